@@ -1,20 +1,24 @@
-"""The ClientApp as Flower calls it: a message and a context in, a message out."""
+"""The ClientApp as Flower calls it: a message and a context in, a message out; and what a site notes of them."""
+
+import json
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
-from protosphere.client_app import app as client_app_module
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
 from protosphere.client_app.client import Client
+from protosphere.client_app.site import over_ray
+from protosphere.core.home import OTHER_HOME, stores
 from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
 from protosphere.strategies import known_settings
 from protosphere.strategies.contract import PullObjective
 from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
+from protosphere.wire.sizes import bytes_by_part
 from tests.payloads import lone, payload
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -169,20 +173,6 @@ def test_the_thread_setting_is_in_force_during_a_message(call, monkeypatch, mess
     assert torch.get_num_threads() == before
 
 
-def test_a_client_is_built_once_a_run_and_goes_when_another_begins(home):
-    node = {"partition-id": 1, "num-partitions": 2}
-
-    def built(run_id, **changes):
-        return client_app_module._client_of(Context(run_id, 77, node | changes, RecordDict(), dict(QUICK)))
-
-    first = built(1001)
-    assert built(1001).data is first.data
-    assert built(1001, **{"partition-id": 0}).partition == 0
-    assert len(client_app_module._clients) == 2
-    built(1002)
-    assert [key[0] for key in client_app_module._clients] == [1002]
-
-
 def test_what_a_method_keeps_in_its_objective_is_gone_with_the_message(call, monkeypatch):
     """It would depend on how long a process lives: on workers, engines, and on whether a run was cut."""
     counts = []
@@ -195,3 +185,54 @@ def test_what_a_method_keeps_in_its_objective_is_gone_with_the_message(call, mon
     for number in (1, 2):
         assert not call(MessageType.TRAIN, instruction(number)).has_error()
     assert counts == [0, 0]
+
+
+# --- a site's own record of its messages --------------------------------------------------------------------------
+
+
+def test_a_site_s_record_has_the_sizes_of_what_crossed_and_the_figures_that_left(call, home, monkeypatch):
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
+    crossed = []
+    for number, kind in ((1, MessageType.TRAIN), (1, MessageType.EVALUATE), (2, MessageType.TRAIN)):
+        trained = number - (kind == MessageType.TRAIN)
+        records = encode_instruction(Instruction("a-run", number, None, trained))
+        crossed.append((records, call(kind, records, {"strategy": "fedavg"}).content))
+    place = home / "clients" / "a-run" / "1" / "messages.jsonl"
+    lines = [json.loads(line) for line in place.read_text().splitlines()]
+    assert [(line["round"], line["trains"]) for line in lines] == [(1, True), (1, False), (2, True)]
+    for line, (received, sent) in zip(lines, crossed, strict=True):
+        assert (line["received"], line["sent"]) == (bytes_by_part(received), bytes_by_part(sent))
+    evaluation = crossed[1][1]["metrics"]
+    assert lines[1]["correct"]["classifier"] == evaluation["correct.classifier"]
+
+
+def test_a_simulation_keeps_no_record(run, home):
+    folder = home / "clients" / run({"rounds": 1}).name / "0"
+    assert not (folder / "messages.jsonl").exists()
+
+
+# --- over Ray -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_over_ray_a_home_that_is_not_the_runs_is_refused_and_left_as_it_is(call, home, kind, monkeypatch):
+    monkeypatch.setattr(client_module, "over_ray", lambda: True)
+    refused = call(kind, instruction())
+    assert refused.error.code == OTHER_HOME
+    assert refused.error.reason.startswith("client 1: ")
+    assert str(home) in refused.error.reason
+    assert not stores("a-run").exists()
+    assert not call(MessageType.QUERY).has_error()
+    stores("a-run").mkdir(parents=True)
+    assert not call(kind, instruction()).has_error()
+
+
+@pytest.mark.parametrize(
+    ("here", "initialised", "over"), [(True, True, False), (False, True, True), (False, False, False)]
+)
+def test_ray_has_the_clients_unless_this_process_itself_has(monkeypatch, here, initialised, over):
+    """A comparison's task runs in a worker of Ray's, with the clients in its own process."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr("protosphere.client_app.site._here", here)
+    monkeypatch.setattr(ray, "is_initialized", lambda: initialised)
+    assert over_ray() is over

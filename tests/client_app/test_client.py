@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app.store import StoreError, size_of
@@ -56,16 +55,6 @@ def test_round_0_evaluates_the_initial_model_and_round_1_trains_without_targets(
     assert not (home / "clients" / "a-run" / "0" / "received.safetensors").exists()
 
 
-def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, home):
-    client().train(ask(1))
-    report = client().train(ask(2, targets()))
-    assert set(report.training.parts) == {"cross-entropy", "prototype-pull", "loss"}
-    assert report.training.target_norm == pytest.approx(float(targets().vectors.norm(dim=1).mean()), rel=1e-6)
-    assert report.training.gradient_ratio > 0
-    kept = load_file(home / "clients" / "a-run" / "0" / "received.safetensors")
-    assert torch.equal(kept["part/prototypes/prototypes/vectors"], targets().vectors)
-
-
 def test_an_evaluation_is_of_the_model_that_the_round_left_and_of_the_targets_that_come_with_it(client):
     client().train(ask(1))
     alone = client().evaluate(ask(1)).evaluation
@@ -77,23 +66,6 @@ def test_an_evaluation_is_of_the_model_that_the_round_left_and_of_the_targets_th
     report = client().train(ask(2))
     assert "prototype-pull" not in report.training.parts
     assert "global-prototypes" not in client().evaluate(ask(2)).evaluation.correct
-
-
-@pytest.mark.parametrize("trained", [0, 2])
-def test_an_evaluation_leaves_the_generations_as_they_are(client, home, trained):
-    for number in range(1, trained + 1):
-        client().train(ask(number, targets()))
-    first = client().evaluate(ask(trained, targets()))
-    before = generations(home)
-    assert trained or list(before) == ["round-000000.safetensors"], "it never trained: its initial model"
-    for _ in range(2):
-        client_module._states.clear()
-        report = client().evaluate(ask(trained + 1, targets()))
-        assert (report.payload, report.training) == (None, None)
-        assert report.evaluation.correct == first.evaluation.correct
-    # one that comes late, after the training of the next round
-    client().evaluate(ask(max(trained - 1, 0), targets()))
-    assert generations(home) == before
 
 
 # --- memory and store ------------------------------------------------------------------------------------------
@@ -160,19 +132,6 @@ def test_memory_holds_the_states_used_last_within_its_bound(client):
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
 
-def test_the_order_of_clients_does_not_matter(client, home, tmp_path, monkeypatch):
-    """Dropout draws from the process's generator, which every client-round seeds."""
-    network = "from torch import nn\ndef dropout(**_): return nn.Sequential(nn.Flatten(), nn.Dropout(0.5))\n"
-    (tmp_path / "network_with_dropout.py").write_text(network)
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = {"models": "network_with_dropout:dropout"}
-    forwards = {p: without_times(client(p, settings).train(ask(1))) for p in (0, 1, 2)}
-    shutil.rmtree(home / "clients")
-    client_module._states.clear()
-    torch.manual_seed(12345)
-    assert {p: without_times(client(p, settings).train(ask(1))) for p in (2, 0, 1)} == forwards
-
-
 def test_a_store_that_lost_what_the_server_has_seen_is_a_problem_not_a_fresh_start(client, home):
     client().train(ask(1))
     client().train(replace(ask(2, targets()), last_trained_round=1))
@@ -223,15 +182,6 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
 
 
 # --- a second model that the run names ------------------------------------------------------------------------------
-
-
-def test_no_text_model_stands_beside_one_of_numbers_and_none_of_another_tokenizer(client):
-    for settings in (
-        {"fml.companion": "hf:owner/encoder"},
-        {"models": "hf:owner/encoder,tiny_perceptron"},  # of which the first is the companion
-    ):
-        with pytest.raises(SettingError, match=r"the companion .* does not take the inputs of this client's model"):
-            client(1, {"strategy": "fml", "models": "tiny_perceptron"} | settings)
 
 
 def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):

@@ -1,7 +1,6 @@
 """The rules without an exchange in a public encoder's space, `encoder-local` and `pool-local`, of every method."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,12 +10,10 @@ from torch.nn.functional import normalize
 
 from protosphere.client_app import encoder as encoder_module
 from protosphere.client_app.client import Client
-from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
-from protosphere.serving.predict import open_trained
 from protosphere.strategies import read_settings
 from protosphere.strategies.encoder_space import choose_weight
 
@@ -51,12 +48,6 @@ def once(strategy, encoder="random"):
 def test_where_an_encoder_is_named_or_the_method_has_one_every_method_reports_both(strategy):
     for figures in evaluations(once(strategy, "" if strategy == "protosphere" else "random"))[1:]:
         assert all(shares.keys() >= LOCAL for shares in figures.values())
-
-
-def test_without_an_encoder_there_is_neither():
-    assert not any(
-        LOCAL & shares.keys() for figures in evaluations(once("fedproto", "")) for shares in figures.values()
-    )
 
 
 def test_they_are_the_same_whatever_is_exchanged_and_constant_but_for_the_private_model():
@@ -114,62 +105,9 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
             assert last[str(partition)]["evaluation"][rule][0] == pytest.approx(share)
 
 
-def test_no_client_predicts_by_them():
-    with pytest.raises(SettingError, match='`inference` is "pool-local"'):
-        read_settings({"strategy": "protosphere", "inference": "pool-local"})
-
-
 @pytest.mark.parametrize("name", ["encoder", "privacy-encoder"])
 def test_the_encoder_goes_by_its_old_name_too(name):
     assert read_settings({"strategy": "fedproto", name: "handcrafted"}).settings.encoder == "handcrafted"
-
-
-def test_two_encoders_by_both_names_are_refused():
-    with pytest.raises(SettingError, match="by its old name `privacy-encoder`"):
-        read_settings({"strategy": "fedproto", "encoder": "handcrafted", "privacy-encoder": "random"})
-
-
-def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_prediction():
-    all_lines, folder = lines({"strategy": "protosphere", "validation-share": 0.3, "rounds": 4, "max-samples": 600})
-    weights = []
-    for partition in range(CLIENTS):
-        node = {"partition-id": partition, "num-partitions": CLIENTS}
-        client = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings()))
-        trained = open_trained(client.store(folder.name).folder, "cpu")
-        weights.append(trained.state.pool_weight)
-        received, data, state = client.store(folder.name).load_received()[0], client.data, client.restore(folder.name)
-        encoder = public_encoder("handcrafted", tuple(data.transform.shape), QUICK["feature-dim"])
-        vectors = normalize(encoder.together(data.transform.plain(data.validation.inputs)).double(), dim=1)
-        with torch.no_grad():
-            z = state.module.features(data.transform(data.validation.inputs))
-            train = client.data.train
-            of_training = normalize(encoder.together(data.transform.plain(train.inputs)).double(), dim=1)
-            space = client.objective.complete(received, of_training, train.labels)
-            kept = trained.state.space["discriminant"].tensors
-            assert all(torch.equal(kept[name], tensor) for name, tensor in space["discriminant"].tensors.items())
-            scores = client.objective.encoded_scores(space, vectors)
-
-            def pool(weight, client=client, state=state, z=z, scores=scores):
-                return client.objective.pooled(replace(state, pool_weight=weight), z, scores)
-
-            assert weights[-1] == choose_weight(pool, data.validation.labels)
-        share = float((pool(weights[-1]).argmax(dim=1) == data.validation.labels).double().mean())
-        assert all_lines[-1]["clients"][str(partition)]["evaluation"]["pool"][1] == pytest.approx(share)
-    assert set(weights) != {0.5}
-
-
-@pytest.mark.parametrize(
-    ("settings", "site", "words"),
-    [
-        ({"encoder": "no.package:Encoder"}, {}, "setting `encoder`"),
-        ({}, {"encoder": "./lacking.py"}, "this site's own `--encoder`"),
-    ],
-)
-def test_an_encoder_that_cannot_be_had_is_told_as_the_runs_or_the_sites(settings, site, words):
-    run_config = QUICK | {"strategy": "protosphere"} | settings
-    node = {"partition-id": 0, "num-partitions": CLIENTS, **site}
-    with pytest.raises(ModelError, match=words):
-        Client(Context(1, 2, node, RecordDict(), run_config))
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):

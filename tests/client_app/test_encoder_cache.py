@@ -1,13 +1,11 @@
 """Features of a large encoder are computed once, whoever asks again."""
 
-import logging
 import os
 
 import torch
 
 from protosphere.client_app import encoder_cache
 from protosphere.client_app.encoder_cache import cached
-from protosphere.core.files import read_tensors
 
 FACTS = {"encoder": "one", "device": "cpu"}
 INPUTS = torch.arange(24, dtype=torch.uint8).reshape(4, 6)
@@ -46,13 +44,6 @@ def test_a_damaged_file_is_made_anew(tmp_path):
     assert float(cached(tmp_path, FACTS, INPUTS, encode)[0, 0]) == 2.0
 
 
-def test_where_nothing_can_be_kept_a_line_says_so_and_the_features_are_there(tmp_path, caplog):
-    (tmp_path / "file").write_text("in the way")
-    with caplog.at_level(logging.WARNING, "protosphere"):
-        assert cached(tmp_path / "file", FACTS, INPUTS, Counting()).shape == (4, 3)
-    assert "cannot be kept" in caplog.text
-
-
 def test_of_too_many_bytes_the_features_that_were_used_longest_ago_go_first(tmp_path, monkeypatch):
     encode = Counting()
     for age, name in enumerate(("newest", "used again", "oldest")):
@@ -70,30 +61,3 @@ def test_of_too_many_bytes_the_features_that_were_used_longest_ago_go_first(tmp_
     assert encode.asked == 4
     cached(tmp_path, FACTS | {"encoder": "newest"}, INPUTS, encode)
     assert encode.asked == 5
-
-
-def test_what_a_killed_process_left_of_a_file_counts_and_goes(tmp_path, monkeypatch):
-    cached(tmp_path, FACTS, INPUTS, Counting())
-    (path,) = tmp_path.glob("*.safetensors")
-    left = tmp_path / f".{path.name}.123.tmp"
-    left.write_bytes(b"0" * path.stat().st_size)
-    os.utime(left, (1_000_000, 1_000_000))
-    monkeypatch.setattr(encoder_cache, "MOST_BYTES", 2.5 * path.stat().st_size)
-    cached(tmp_path, FACTS | {"encoder": "one more"}, INPUTS, Counting())
-    assert not left.exists()
-    assert path.exists()
-
-
-def test_a_file_that_another_process_removes_while_it_is_read_is_not_made_anew_without_features(tmp_path, monkeypatch):
-    encode = Counting()
-    first = cached(tmp_path, FACTS, INPUTS, encode)
-    (path,) = tmp_path.glob("*.safetensors")
-
-    def read(read_path):
-        content = read_tensors(read_path)
-        read_path.unlink()
-        return content
-
-    monkeypatch.setattr(encoder_cache, "read_tensors", read)
-    assert torch.equal(cached(tmp_path, FACTS, INPUTS, encode), first)
-    assert not path.exists()

@@ -8,7 +8,6 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, Measures, evaluate, features_of, measure
 from protosphere.client_app.measures import macro_auc
-from protosphere.data.client_data import InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 
@@ -82,19 +81,6 @@ def test_each_rule_equals_its_loop_over_rows(parts):
         }
         assert {rule: pair[split] for rule, pair in found.correct.items()} == expected
     assert len({pair[0] for pair in found.correct.values()}) > 3, "rules that all agree would hide a mix-up"
-
-
-@pytest.mark.parametrize(
-    ("shape", "rows"), [((6,), 256), ((1, 8, 8), 256), ((3, 16, 16), 256), ((3, 32, 32), 64), ((3, 224, 224), 64)]
-)
-def test_of_small_images_more_pass_at_once(parts, shape, rows):
-    made, passed = parts(), []
-    transform = InputTransform(255.0, (0.5,) * shape[0], (0.5,) * shape[0], shape)
-    made.objective.features = lambda state, inputs: passed.append(len(inputs)) or torch.zeros(len(inputs), 2)
-    many = Rows(torch.zeros(1, dtype=torch.uint8).expand(300, *shape), torch.zeros(300, dtype=torch.int64))
-    assert len(features_of(made.objective, made.state, many, transform)) == 300
-    assert passed[0] == rows
-    assert sum(passed) == 300
 
 
 def test_confusion_and_area_under_the_curve_are_of_the_rule_that_is_asked_for(parts):
@@ -187,24 +173,6 @@ def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(par
     # its own rules never answer a class that it lacks
     assert found.correct["local-prototypes"][2] == own.correct["local-prototypes"][0]
     assert found.correct["majority-class"][2] == own.correct["majority-class"][0]
-
-
-@pytest.mark.parametrize(
-    ("held", "rows"),
-    [
-        ({"unheld": ()}, (20, 9, 20)),  # who holds all classes counts among all
-        ({}, (20, 9)),  # who is not asked does not
-        ({"test": (), "validation": (), "unheld": (3, 3)}, (0, 0, 2)),
-    ],
-)
-def test_who_counts_among_all_classes(parts, held, rows):
-    made = trained(parts, **held)
-    found = evaluate(made.objective, made.state, made.data, last=True)
-    assert found.rows == rows
-    if rows[0] == 0:
-        assert found.correct["majority-class"] == (0, 0, 0)
-    else:
-        assert all(counts[2:] in ((), counts[:1]) for counts in found.correct.values())
 
 
 def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):

@@ -8,10 +8,8 @@ import torch
 from PIL import Image
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app.store import FORMAT, Store
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.data.client_data import Rows
-from protosphere.strategies import read_settings
 from protosphere.wire.payloads import Instruction
 from tests.pictures import paint
 
@@ -35,35 +33,6 @@ def test_a_client_says_who_it_is(client):
     assert who.problem == ""
 
 
-def test_what_is_disclosed_follows_the_method(client):
-    def discloses(**settings):
-        return client(0, {name.replace("_", "-"): value for name, value in settings.items()}).identity().discloses
-
-    weighted = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
-    assert "its class counts" in discloses(**weighted)
-    assert client(0, weighted).train(ask(1)).payload["prototypes"].counts is not None
-    local = discloses(strategy="local")
-    assert not [item for item in local if "prototypes" in item]
-    assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
-    # where nothing is exchanged nothing is said to be
-    nothing = {"gfpl.pseudo-features": 0, "gfpl.weighting": "samples"}
-    assert discloses(strategy="gfpl", feature_dim=12, **nothing) == local
-
-
-def test_a_client_says_how_much_of_a_prototype_it_sends_and_by_which_settings(client):
-    digests = {client(0, {}).identity().settings}
-    for settings, part in (
-        ({"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 3}, " (3 of their 8 values)"),
-        ({"wire-dtype": "float16"}, ""),
-        ({"feature-dim": 6}, ""),
-        ({"seed": 5}, ""),
-    ):
-        who = client(0, settings).identity()
-        assert who.settings not in digests
-        digests.add(who.settings)
-        assert f"prototypes of its classes{part}" in who.discloses
-
-
 def test_a_node_may_name_its_own_model(client):
     assert client(1, {"models": "tiny_cnn,tiny_cnn4"}, model="tiny_resnet").identity().model == "tiny_resnet"
     assert client(1, {"models": "tiny_cnn,tiny_cnn4"}).identity().model == "tiny_cnn4"
@@ -80,25 +49,6 @@ def test_clients_of_one_architecture_share_their_initial_weights_unless_told_oth
     apart = {"shared-init": False}
     assert not torch.equal(initial(0, **apart), initial(1, **apart))
     assert torch.equal(initial(1, **apart), initial(1, **apart))
-
-
-def test_the_store_describes_what_prediction_needs(client, home):
-    made = client(3)
-    made.train(ask(1))
-    described = Store(home / "clients" / "a-run" / "3").description()
-    settings = described.pop("settings")
-    assert read_settings(settings) == made.run
-    names = {"strategy": "fedproto", "model": "tiny_perceptron", "rule": "local-prototypes"}
-    sizes = {"format": FORMAT, "partition": 3, "feature_dim": 8, "class_names": list("0123456789")}
-    assert described == names | sizes | {"input": made.data.transform.to_dict()}
-
-
-def test_a_state_can_be_looked_at_from_outside(client):
-    trained = client().train(ask(1))
-    state = client().restore("a-run")
-    assert torch.equal(state.prototypes.vectors, trained.payload["prototypes"].vectors)
-    with pytest.raises(SettingError, match=r"client 1 left no state in .*a-run"):
-        client(1).restore("a-run")
 
 
 def test_a_client_without_training_rows_evaluates_only(client, monkeypatch):
@@ -140,12 +90,6 @@ def test_a_device_that_is_not_there_or_cannot_do_it_is_refused(client, monkeypat
     with pytest.raises(SettingError) as raised:
         client(0, settings, **node)
     assert named in str(raised.value)
-
-
-def test_the_device_of_the_node_config_goes_before_the_setting(client, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for settings, node in (({"device": "cuda"}, {"device": "cpu"}), ({"device": "auto"}, {}), ({"device": "cpu"}, {})):
-        assert client(0, settings, **node).device == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

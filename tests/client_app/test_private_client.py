@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +11,6 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import encoder as encoder_module
 from protosphere.client_app import private_client as privacy
 from protosphere.client_app.app import new_client
 from protosphere.client_app.evaluate import DivergenceError
@@ -25,10 +23,8 @@ from protosphere.prototypes.release import HALF, B, Shape, class_sums
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, load_method, read_settings
-from protosphere.strategies.contract import NOTHING
 from tests.client_app.sites import folder, images_of, picture, put, table
 from tests.payloads import lone
-from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
 
 PRIVATE = {"privacy": "release", "encoder": "random"}
@@ -164,11 +160,6 @@ def test_what_a_trained_model_has_made_is_refused(name):
         read_settings({"strategy": name, **PRIVATE})
 
 
-def test_no_method_sends_without_a_release_but_those_that_send_nothing():
-    exchanges = {name: load_method(name).exchange(read_settings(ASKED[name]).options) for name in METHODS}
-    assert [name for name in METHODS if exchanges[name] == NOTHING] == QUIET
-
-
 # --- the release ---------------------------------------------------------------------------------------------
 
 
@@ -215,27 +206,6 @@ def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
         one_client(node, {"strategy": "fedproto", "privacy-unit": "row"})
 
 
-def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
-    encoders = pytest.importorskip("tests.models.encoders")
-    for name, seed in (("public", 0), ("private", 1)):
-        encoders.save_tokenizer(tmp_path / name)
-        encoders.save_encoder(tmp_path / name, seed=seed)
-    lines = "".join(f"the patient was seen {'.' * (row % 5)} knees,{row % 2}\n" for row in range(20))
-    node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
-    text = {"models": f"hf:{tmp_path}/private?trainable=1", "encoder": f"hf:{tmp_path}/public"}
-    client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    assert client.encoded.data.transform.tokenizer == str(tmp_path / "public")
-    # nothing is spent on rows that the encoder cannot read
-    with pytest.raises(SettingError, match=r"^setting `encoder` is .*, which takes no token ids"):
-        one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
-    own = node | {"encoder": PRIVATE["encoder"]}
-    with pytest.raises(SettingError, match=r"^this site's own `--encoder` is .*, which takes no token ids"):
-        one_client(own, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    sums = client._compute_sums()
-    assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
-    assert bool((sums[:, :-1] != 0).any())
-
-
 def one_client(node, settings, partition=0, clients=2):
     config = SMALL | settings
     node = {"partition-id": partition, "num-partitions": clients} | node
@@ -255,17 +225,6 @@ def test_figures_stay_with_the_client_and_hold_the_rule_encoder(monkeypatch, tmp
     assert {"classifier", "local-prototypes"} <= figures[0]["correct"].keys()
     assert "encoder" not in figures[0]["correct"]
     assert "encoder" in figures[2]["correct"]
-
-
-def test_measured_figures_of_a_simulation_leave_in_the_clear(tmp_path):
-    settings = SMALL | {"strategy": "fedproto", "privacy-measure": True, "dataset": "digits", "max-samples": 300}
-    settings["privacy-epsilon"] = 500.0
-    found = run_in_process(settings, clients=3, show=lambda line: None)
-    lines = RunFolder(found).lines()
-    assert "encoder" in lines[1]["evaluation"]["rules"]
-    for client in RunFolder(found).roster():
-        assert client["rows"] == []
-        assert "privacy-measure" in str(client["discloses"])
 
 
 def test_a_run_that_is_resumed_goes_on_with_its_means(monkeypatch, tmp_path):
@@ -331,27 +290,6 @@ def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
         said |= {*re.findall(r'it says: "(.*?)"', str(raised.value))}
     assert len(said) == 1
     assert UnsizedError.public in said.pop()
-
-
-def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
-    sites = [site(tmp_path / name, *FULL) | {"privacy": "required"} for name in ("one", "other")]
-    run(sites, {"strategy": "frame", "encoder": ""})
-    assert privacy.site_ledger().entries() == []
-
-
-def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_path):
-    whole = encoder_module.encoded_of
-
-    def other(*args):
-        found = whole(*args)
-        marked = copy(found.encoder)
-        marked.fingerprint = f"{args[1]['partition-id']}"
-        return replace(found, encoder=marked)
-
-    monkeypatch.setattr(client_module, "encoded_of", other)
-    sites = [site(tmp_path / str(number), *FULL) for number in range(2)]
-    with pytest.raises(RosterError, match="fingerprints"):
-        run(sites, {"strategy": "fedproto"})
 
 
 def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, tmp_path):

@@ -1,22 +1,17 @@
 """The training loop against naive loops written out here: by sample, by parameter, by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from protosphere.client_app import train as trainer
 from protosphere.client_app.evaluate import evaluate
 from protosphere.client_app.store import Store
-from protosphere.client_app.train import DivergenceError, batches, stop_if_spoilt, train
+from protosphere.client_app.train import DivergenceError, batches, train
 from protosphere.core.seeds import generator
-from protosphere.data.client_data import InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import Loss, Objective, Phase
-from protosphere.wire.messages import decode_report, encode_report
-from protosphere.wire.payloads import Report
+from protosphere.strategies.contract import Loss, Phase
 from tests.payloads import payload
 
 STREAM = ("seed", "client", 0, "round", 1)
@@ -150,62 +145,6 @@ def test_the_gradient_ratio_is_that_of_the_first_batch(parts):
         assert first.gradient_ratio == 0.0
 
 
-def test_the_figures_are_means_over_steps_and_norms(parts):
-    made = parts(
-        {"strategy": "fedproto", "learning-rate": 1e-12, "local-epochs": 3, "batch-size": 7, "prototype-weight": 10.0}
-    )
-    targets = receive(made)
-    figures = train(made.objective, made.state, made.data, STREAM, 1)
-    assert (figures.rows, figures.steps) == (21, 9)
-    inputs, labels = (made.data.train.inputs / 2.0 - 0.5) / 1.5, made.data.train.labels
-    with torch.no_grad():
-        z = made.state.module.features(inputs)
-        cross_entropy = nn.functional.cross_entropy(made.state.module.classify(z), labels)
-    assert figures.parts["cross-entropy"] == pytest.approx(float(cross_entropy), rel=1e-5)
-    assert figures.parts["loss"] == pytest.approx(
-        figures.parts["cross-entropy"] + 10 * figures.parts["prototype-pull"], rel=1e-5
-    )
-    assert figures.target_norm == pytest.approx(sum(math.hypot(*t.tolist()) for t in targets.values()) / 2, rel=1e-5)
-    means = [z[labels == label].mean(dim=0) for label in range(3)]
-    assert figures.prototype_norm == pytest.approx(sum(math.hypot(*mean.tolist()) for mean in means) / 3, rel=1e-5)
-
-
-class TwoPhases(Objective):
-    """Trains the classifier alone on rows of its own, then everything, with losses of different names."""
-
-    own_rows = torch.linspace(-1, 1, 5 * 6).reshape(5, 6), torch.tensor([0, 1, 2, 3, 0])
-
-    def phases(self, state, round_number):
-        self.seen = []
-        head = list(state.module.classifier.parameters())
-        return [
-            Phase("head", head, rows=self.own_rows, epochs=2, optimiser=torch.optim.Adam),
-            Phase("whole", list(state.module.parameters())),
-        ]
-
-    def loss(self, state, batch, phase, round_number):
-        plain = super().loss(state, batch, phase, round_number)
-        self.seen.append((phase.name, batch.inputs.clone(), batch.labels.clone()))
-        added = torch.full((), 3.0 if phase.name == "head" else 5.0)
-        return Loss(plain.total, plain.parts | {f"{phase.name}-part": added}, plain.features)
-
-
-def test_a_method_may_train_in_phases_on_rows_of_its_own(parts):
-    made = parts({"optimizer-state": "persistent", "momentum": 0.9})
-    objective = TwoPhases(made.settings, made.objective.options, 4)
-    extractor = [p.clone() for p in made.state.module.extractor.parameters()]
-    figures = train(objective, made.state, made.data, STREAM, 1)
-    head = [(inputs, labels) for name, inputs, labels in objective.seen if name == "head"]
-    assert [len(labels) for _, labels in head] == [5, 5]  # batches of 4: the fifth row joins
-    assert torch.equal(torch.cat([inputs for inputs, _ in head]).sort(dim=0)[0][::2], objective.own_rows[0])
-    assert figures.steps == 2 + 5
-    assert figures.parts["head-part"] == 3.0
-    assert figures.parts["whole-part"] == 5.0
-    assert {name.split("/")[0] for name in made.state.optimiser} == {"head", "whole"}
-    assert {name.split("/")[2] for name in made.state.optimiser} == {"step", "exp_avg", "exp_avg_sq", "momentum_buffer"}
-    assert not torch.equal(extractor[0], next(made.state.module.extractor.parameters()))
-
-
 def test_prototypes_are_measured_after_training_in_eval_mode_over_all_rows(parts):
     made = parts(train=(0, 0, 1, 3) * 80 + (3,), norm=True)
     train(made.objective, made.state, made.data, STREAM, 1)
@@ -264,79 +203,6 @@ def test_a_model_that_the_last_step_spoilt_is_not_kept_and_told_before_the_next_
     said = f"`{spoilt[0]}` is not finite after training in phase `first`; lower `a-rate`$"
     with pytest.raises(DivergenceError, match="the features are not finite" if finite else said):
         train(made.objective, made.state, made.data, STREAM, 1)
-
-
-UNBOUND = {
-    "no number": [math.nan],
-    "two that would cancel": [math.inf, -math.inf],
-    "the imaginary part": [complex(1, math.inf)],
-}
-
-
-@pytest.mark.parametrize("values", UNBOUND.values(), ids=UNBOUND)
-def test_whatever_is_not_finite_is_found(values):
-    with pytest.raises(DivergenceError, match="`b` is not finite"):
-        stop_if_spoilt({"a": torch.ones(3), "b": torch.tensor(values)}, [Phase("train", [])])
-
-
-FINITE = {
-    "a sum that float32 cannot hold": torch.full((9,), 3e38),
-    "float16": torch.full((9,), 6e4, dtype=torch.float16),
-    "float64": torch.tensor([1e300], dtype=torch.float64),
-    "complex": torch.tensor([3e38 + 3e38j]),
-    "a counter": torch.tensor(7),
-    "a mask": torch.tensor([True]),
-    "nothing": torch.zeros(0),
-}
-
-
-@pytest.mark.parametrize("tensor", FINITE.values(), ids=FINITE)
-def test_what_is_finite_passes_whatever_its_sum(tensor):
-    stop_if_spoilt({"a": tensor, "b": torch.ones(3)}, [Phase("train", [])])
-
-
-@pytest.mark.parametrize("shape", [(1, 4, 5), (3, 4, 5), (3, 7), (6,)])
-def test_rows_made_ready_are_those_of_the_transform_in_bits_and_in_memory(parts, monkeypatch, shape):
-    made = parts()
-    rows = Rows(torch.randint(0, 256, (21, *shape), dtype=torch.uint8), made.data.train.labels)
-    transform = InputTransform(255.0, (0.4,) * shape[0], (0.2,) * shape[0], shape)
-    data, index = replace(made.data, train=rows, transform=transform), torch.tensor([20, 3, 3, 0])
-    phase = Phase("train", [])
-    ready = trainer._transform_rows(data)
-    assert ready is not None
-    batch = trainer._make_batch(data, ready, phase, index, "none", None)
-    plain = trainer._make_batch(data, None, phase, index, "none", None)
-    assert torch.equal(batch.inputs, plain.inputs)
-    assert batch.inputs.stride() == plain.inputs.stride()
-    assert torch.equal(batch.labels, plain.labels)
-    monkeypatch.setattr(trainer, "MADE_READY", rows.inputs.numel() - 1)
-    assert trainer._transform_rows(data) is None
-
-
-def test_the_pull_is_named_where_there_is_one(parts):
-    made = parts({"strategy": "fedproto", "learning-rate": 1e6, "local-epochs": 5})
-    receive(made)
-    with pytest.raises(DivergenceError, match=r"`learning-rate`, `prototype-weight` or .* targets .* of length "):
-        train(made.objective, made.state, made.data, STREAM, 1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "bias", "norm"),
-    [({"strategy": "local"}, 1e22, 1e22), ({"strategy": "fedproto", "prototype-weight": 1e4}, 0.0, None)],
-    ids=["norms near the root of float32's range", "a cross-entropy without any gradient"],
-)
-def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bias, norm):
-    made = parts(settings | {"learning-rate": 1e-30}, train=(1,) * 8)
-    with torch.no_grad():
-        made.state.module.extractor[3].bias.fill_(bias)
-        made.state.module.classifier.weight.zero_()
-        made.state.module.classifier.bias.copy_(torch.tensor([-500.0, 500.0, -500.0, -500.0]))
-    if settings["strategy"] == "fedproto":
-        receive(made, labels=(1,))
-    figures = train(made.objective, made.state, made.data, STREAM, 1)
-    assert norm is None or figures.prototype_norm == pytest.approx(norm * math.sqrt(5), rel=1e-5)
-    report, _ = decode_report(encode_report(Report(0, 1, training=figures)))
-    assert report.training == figures
 
 
 @pytest.mark.parametrize("strategy", ["fedproto", "fedrep", "ditto"])
