@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -26,7 +27,7 @@ from protosphere.wire.ensemble import decode_answers
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report, encode_instruction
 from protosphere.wire.parts import Part
-from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
+from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
 from protosphere.wire.sizes import bytes_by_part
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
@@ -203,10 +204,27 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
     Raises:
         RunError: a simulation worker died, has another home than the run, or says that its method failed.
     """
-    round_number, trains = context.round_number, context.trains
     if isinstance(message, str):
-        return Reply(partition, trains, problem=message)
-    if simulated and message.has_error() and message.error.code == WORKER_DIED:
+        return Reply(partition, context.trains, problem=message)
+    if simulated and message.has_error():
+        _refuse_worker_error(message, partition, context.round_number)
+    try:
+        reply = _decode_reply(message, partition, context)
+        for check in CHECKS:
+            if reply.report is not None:
+                reply = check(reply, reply.report, context)
+        # they quote what a client sent
+        problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
+        return replace(reply, problem=problem, refused=refused)
+    # Flower leaves some of a record's parts unread until they are asked for
+    except Exception as error:
+        return Reply(partition, context.trains, problem=f"its reply cannot be used ({type(error).__name__})")
+
+
+def _refuse_worker_error(message: Message, partition: int, round_number: int) -> None:
+    """End a simulation whose worker says that no other one could do better."""
+    code = message.error.code
+    if code == WORKER_DIED:
         # there is no checkpoint before the untrained models are evaluated
         verb = "Resume" if round_number > 0 else "Start"
         raise RunError(
@@ -214,24 +232,11 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
             f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--on workers:N`, or over "
             "Flower `--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
-    if simulated and message.has_error() and message.error.code == OTHER_HOME:
-        raise RunError(
-            f"round {round_number}: {remedy(_quote_client(partition, message.error.reason or '', LONGEST_REFUSAL))}"
-        )
-    if simulated and message.has_error() and message.error.code == FAILED:
-        sentence = _quote_client(partition, message.error.reason or "", LONGEST_REFUSAL)
+    sentence = f"{client_word(partition)} says: {_quote(partition, message.error.reason or '', LONGEST_REFUSAL)}"
+    if code == OTHER_HOME:
+        raise RunError(f"round {round_number}: {remedy(sentence)}")
+    if code == FAILED:
         raise RunError(f"round {round_number}: {sentence}. {MEND}")
-    try:
-        reply = _decode_reply(message, partition, context)
-        for check in CHECKS:
-            if reply.report is not None:
-                reply = check(reply, context)
-        # they quote what a client sent
-        problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
-        return replace(reply, problem=problem, refused=refused)
-    # Flower leaves some of a record's parts unread until they are asked for
-    except Exception as error:
-        return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
 def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Reply:
@@ -248,126 +253,123 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and ARRAYS in records, size=size)
+    problem = f"it says: {_quote(partition, report.problem)}" if report.problem else ""
+    remark = f"it says: {_quote(partition, report.remark)}" if report.remark else ""
+    reply = Reply(partition, trains, report, problem, size=size, refused=remark)
     try:
-        return _add_upload(
-            Reply(partition, trains, report, _quote_report(partition, report.problem), size=size), upload, context
-        )
+        payload = _decode_upload(reply, upload, context)
     except MessageError as error:
-        return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
+        return reply.without_upload(f"upload dropped: {error}")
+    return replace(reply, report=replace(report, payload=payload))
 
 
-def _add_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyContext) -> Reply:
-    assert reply.report is not None
+def _decode_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyContext) -> Payload | None:
     parts = context.parts_of_newcomers.get(reply.partition, context.parts)
-    if not reply.trains or reply.problem:
+    if not reply.trains or reply.problem or not parts:
         if upload is not None:
-            raise MessageError("nothing was to be uploaded here")
-        return reply
-    if not parts:
-        if upload is not None:
-            raise MessageError("no upload was due in this round")
-        return reply
+            due = reply.trains and not reply.problem
+            raise MessageError("no upload was due in this round" if due else "nothing was to be uploaded here")
+        return None
     if upload is None:
         raise MessageError("the upload is missing")
-    unit, identity = context.units.get(reply.partition, 1.0), context.identities.get(reply.partition)
+    identity = context.identities.get(reply.partition)
     layouts = read_layouts(identity.layouts) if identity is not None else {}
-    limits = Limits(context.max_norm * unit, layouts)
-    payload = decode(upload, parts, context.num_classes, context.dim, limits)
-    return replace(reply, report=replace(reply.report, payload=payload))
+    limits = Limits(context.max_norm * context.units.get(reply.partition, 1.0), layouts)
+    return decode(upload, parts, context.num_classes, context.dim, limits)
 
 
-def _add_remark(reply: Reply, context: ReplyContext) -> Reply:
-    """With what the client says went wrong beside training and evaluation."""
-    assert reply.report is not None
-    return replace(reply, refused=_quote_report(reply.partition, reply.report.remark))
+# --- what a reply may hold --------------------------------------------------------------------------------------
 
 
-def _check_counts(reply: Reply, context: ReplyContext) -> Reply:
+def _drop(reply: Reply, report: Report, reason: str, **changes: Any) -> Reply:
+    """The same without what `changes` replaces in its report."""
+    return replace(reply, report=replace(report, **changes)).refusing(reason)
+
+
+def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
+    """Drop figures of what the message did not ask for; under `privacy`, where a client keeps its figures, all: those
+    of one that tells some would be the run's, and nothing that it has said of its samples could be held against
+    them."""
+    if context.withholds_figures:
+        if not (report.evaluation or report.training):
+            return reply
+        words = "figures dropped: under `privacy` a client keeps them"
+        return _drop(reply, report, words, evaluation=None, training=None)
+    if context.trains and report.evaluation:
+        return _drop(reply, report, "evaluation dropped: nobody asked", evaluation=None)
+    if not context.trains and report.training:
+        return _drop(reply, report, "training figures dropped: nobody asked", training=None)
+    return reply
+
+
+def _check_counts(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
-    report, identity = reply.report, context.identities.get(reply.partition)
-    assert report is not None
+    identity = context.identities.get(reply.partition)
     if identity is None or identity.withheld:
         return reply
-    train, validation, test, *all_classes = identity.rows
-    evaluation, training = report.evaluation, report.training
-    payload = class_vectors(report.payload)
-    parts = context.parts_of_newcomers.get(reply.partition, context.parts)
-    # whether classes of few samples stay at home
-    leaves_out = any(part.fewest > 1 for part in parts)
-    counted = payload.count_samples() if payload is not None and payload.counts is not None else train
-    # those of all classes come with the last evaluation alone
-    if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
-        claim = f"{evaluation.rows} test and validation samples, not {(test, validation, *all_classes)}"
-    elif training is not None and training.rows != train:
-        claim = f"{training.rows} training samples, not {train}"
-    elif counted > train or (counted < train and not leaves_out):
-        claim = f"class counts that do not add up to its {train} training samples"
-    elif payload is not None and not len(payload) and not leaves_out:
+    if claim := _find_false_claim(report, identity, context):
+        dropped = reply.dropped or report.payload is not None
+        report = replace(report, evaluation=None, training=None, payload=None)
+        return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
+    vectors = class_vectors(report.payload)
+    if vectors is None:
+        return reply
+    if not len(vectors) and not _leaves_classes_out(reply.partition, context):
         return reply.without_upload(
-            f"upload dropped: it holds no class, though the client has {train} training samples"
+            f"upload dropped: it holds no class, though the client has {identity.rows[0]} training samples"
         )
-    elif payload is not None and (foreign_labels := set(payload.labels.tolist()) - set(identity.classes)):
+    if foreign_labels := set(vectors.labels.tolist()) - set(identity.classes):
         class_name = class_word(min(foreign_labels), identity.class_names)
         return reply.without_upload(
             f"upload dropped: it holds {class_name}, of which the client has no training sample"
         )
-    else:
-        return reply
-    dropped = reply.dropped or report.payload is not None
-    report = replace(report, evaluation=None, training=None, payload=None)
-    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
-
-
-def _check_rules(reply: Reply, context: ReplyContext) -> Reply:
-    """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
-    evaluation = reply.report.evaluation if reply.report else None
-    if reply.report is None or evaluation is None or context.rules is None:
-        return reply
-    unknown_rules = sorted(set(evaluation.correct) - set(context.rules))
-    if not unknown_rules:
-        return reply
-    return replace(reply, report=replace(reply.report, evaluation=None)).refusing(
-        f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its `rules`"
-    )
-
-
-def _check_kind(reply: Reply, context: ReplyContext) -> Reply:
-    """Drop figures of what the message did not ask for; under `privacy`, where a client keeps its figures, all: those
-    of one that tells some would be the run's, and nothing that it has said of its samples could be held against
-    them."""
-    report = reply.report
-    assert report is not None
-    if context.withholds_figures:
-        if not (report.evaluation or report.training):
-            return reply
-        report = replace(report, evaluation=None, training=None)
-        return replace(reply, report=report).refusing("figures dropped: under `privacy` a client keeps them")
-    if context.trains and report.evaluation:
-        return replace(reply, report=replace(report, evaluation=None)).refusing("evaluation dropped: nobody asked")
-    if not context.trains and report.training:
-        return replace(reply, report=replace(report, training=None)).refusing("training figures dropped: nobody asked")
     return reply
 
 
-def _check_auc(reply: Reply, context: ReplyContext) -> Reply:
-    """Without an area under the ROC curve that nobody asked for."""
-    report = reply.report
-    if context.measures_auc or report is None or report.evaluation is None or report.evaluation.auc is None:
-        return reply
-    evaluation = replace(report.evaluation, auc=None)
-    return replace(reply, report=replace(report, evaluation=evaluation)).refusing(
-        "area under the ROC curve dropped: nobody asked for one"
-    )
+def _find_false_claim(report: Report, identity: Identity, context: ReplyContext) -> str:
+    """What a report says of a client's samples that the client itself did not say at the start; "" for nothing."""
+    train, validation, test, *all_classes = identity.rows
+    evaluation, training = report.evaluation, report.training
+    # those of all classes come with the last evaluation alone
+    if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
+        return f"{evaluation.rows} test and validation samples, not {(test, validation, *all_classes)}"
+    if training is not None and training.rows != train:
+        return f"{training.rows} training samples, not {train}"
+    vectors = class_vectors(report.payload)
+    if vectors is None or vectors.counts is None:
+        return ""
+    counted = vectors.count_samples()
+    if counted > train or (counted < train and not _leaves_classes_out(report.partition, context)):
+        return f"class counts that do not add up to its {train} training samples"
+    return ""
 
 
-def _check_confusion(reply: Reply, context: ReplyContext) -> Reply:
-    """With the confusion matrix as triples, which take less room than the counts."""
-    report, identity = reply.report, context.identities.get(reply.partition)
-    assert report is not None
+def _leaves_classes_out(partition: int, context: ReplyContext) -> bool:
+    """Whether classes of few samples stay at home."""
+    return any(part.fewest > 1 for part in context.parts_of_newcomers.get(partition, context.parts))
+
+
+def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Reply:
+    """Drop an evaluation with a rule of its own making, which would stand in every table beside the method's, and an
+    area under the ROC curve that nobody asked for."""
     evaluation = report.evaluation
+    if evaluation is None:
+        return reply
+    if context.rules is not None and (unknown_rules := sorted(set(evaluation.correct) - set(context.rules))):
+        words = f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its "
+        return _drop(reply, report, f"{words}`rules`", evaluation=None)
+    if evaluation.auc is not None and not context.measures_auc:
+        words = "area under the ROC curve dropped: nobody asked for one"
+        return _drop(reply, report, words, evaluation=replace(evaluation, auc=None))
+    return reply
+
+
+def _check_confusion(reply: Reply, report: Report, context: ReplyContext) -> Reply:
+    """With the confusion matrix as triples, which take less room than the counts."""
+    identity, evaluation = context.identities.get(reply.partition), report.evaluation
     if evaluation is None or not evaluation.confusion:
         return reply
-    counts, rule = evaluation.confusion, context.confusion_rule
+    rule = context.confusion_rule
     reply = replace(reply, report=replace(report, evaluation=replace(evaluation, confusion=())))
     try:
         if not rule or identity is None:
@@ -375,44 +377,37 @@ def _check_confusion(reply: Reply, context: ReplyContext) -> Reply:
         if rule not in evaluation.correct:
             raise MessageError(f"its evaluation has no rule {rule!r}")
         right = evaluation.correct[rule][0]
-        triples = confusion_triples(counts, len(identity.class_names), evaluation.rows[0], right)
+        triples = confusion_triples(evaluation.confusion, len(identity.class_names), evaluation.rows[0], right)
     except MessageError as error:
         return reply.refusing(f"confusion dropped: {error}")
     return replace(reply, confusion=triples)
 
 
-def _check_ensemble(reply: Reply, context: ReplyContext) -> Reply:
+def _check_ensemble(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     """With the class probabilities of the shared test set."""
-    report = reply.report
-    assert report is not None
     if report.ensemble is None:
         return reply
-    record = report.ensemble
     reply = replace(reply, report=replace(report, ensemble=None))
     if reply.false:
         return reply
-    if context.shared_test is None:
-        return reply.refusing("ensemble answer dropped: nobody asked for one")
     try:
-        return replace(reply, ensemble=decode_answers(record, context.shared_test))
+        if context.shared_test is None:
+            raise MessageError("nobody asked for one")
+        return replace(reply, ensemble=decode_answers(report.ensemble, context.shared_test))
     except MessageError as error:
         return reply.refusing(f"ensemble answer dropped: {error}")
 
 
-def _check_contradiction(reply: Reply, context: ReplyContext) -> Reply:
+def _check_contradiction(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     """Drop an upload of which the method says that no client's samples can have told it."""
-    if reply.report is None or reply.report.payload is None:
-        return reply
-    reason = context.contradiction(reply.partition, reply.report.payload)
+    reason = "" if report.payload is None else context.contradiction(reply.partition, report.payload)
     return reply.without_upload(f"upload dropped: {reason}") if reason else reply
 
 
-CHECKS: tuple[Callable[[Reply, ReplyContext], Reply], ...] = (
-    _add_remark,
+CHECKS: tuple[Callable[[Reply, Report, ReplyContext], Reply], ...] = (
     _check_kind,
     _check_counts,
-    _check_rules,
-    _check_auc,
+    _check_evaluation,
     _check_confusion,
     _check_ensemble,
     _check_contradiction,
@@ -446,12 +441,3 @@ def _find_error_line(reason: str) -> str:
 def _quote(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
     """A client's words, without the beginning that names itself, fit for a line of the log."""
     return quoted(one_line(text).removeprefix(f"client {partition}: ") or "unknown error", most)
-
-
-def _quote_client(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
-    return f"{client_word(partition)} says: {_quote(partition, text, most)}"
-
-
-def _quote_report(partition: int, text: str) -> str:
-    """What a report tells, if it tells anything, as what it is: words of a client's."""
-    return f"it says: {_quote(partition, text)}" if text else ""

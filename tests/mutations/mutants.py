@@ -254,8 +254,8 @@ MUTANTS = {
     ),
     "a foreign class counts": Mutant(
         R + "exchange.py",
-        "(foreign_labels := set(payload.labels.tolist()) - set(identity.classes))",
-        "(foreign_labels := set())",
+        "if foreign_labels := set(vectors.labels.tolist()) - set(identity.classes):",
+        "if foreign_labels := set():",
         "tests/server_app/test_replies.py",
     ),
     "only the newest download is kept": Mutant(
