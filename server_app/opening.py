@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.flower import minor_name
 from protosphere.core.settings import Scalar, Settings
-from protosphere.core.text import one_class, one_line, quoted
+from protosphere.core.text import one_class, one_line
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.record.summary import companions
@@ -20,9 +20,8 @@ from protosphere.wire.payloads import Identity
 
 MOST_MODELS = 5  # that are named
 MOST_NAMES = 10  # of clients
-MOST_ALONE = 5  # items that few clients name
+MOST_ALONE = 5  # classes, or clients, that a warning names
 LONGEST_MODEL = 60  # characters of the name that a client gives its model
-LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
 
 
 def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
@@ -61,21 +60,6 @@ def _shorten_model_name(identity: Identity) -> str:
     """The end of a long name: it is a path's file and what in it."""
     name = one_line(identity.model)
     return name if len(name) <= LONGEST_MODEL else f"…{name[1 - LONGEST_MODEL :]}"
-
-
-def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
-    """What less than half of the clients say that they disclose, in their own words. What all of them do follows from
-    the settings: `protosphere run --what-leaves` lists it, and the report."""
-    counts = Counter(item for identity in identities.values() for item in {*identity.discloses})
-    common = {item for item, number in counts.items() if 2 * number >= len(identities)}
-    rare = []
-    for item in sorted({*counts} - common):
-        first = min(partition for partition, identity in identities.items() if item in identity.discloses)
-        rare.append(f"  also disclosed, as {client_word(first)} says: {quoted(item, LONGEST_ITEM)}")
-    more = (
-        [f"  and {len(rare) - MOST_ALONE} more such items, which roster.json lists"] if len(rare) > MOST_ALONE else []
-    )
-    return [*rare[:MOST_ALONE], *more]
 
 
 def _holdings(identities: Mapping[int, Identity]) -> list[str]:
@@ -136,7 +120,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
             lines.append(f"  {client_word(partition, names)} has no training samples: it takes part in evaluation only")
     if companion := companions(identity.companion for identity in identities.values()):
         lines.append(f"  with each client's own model, in every figure: {one_line(companion, 2 * LONGEST_MODEL)}")
-    lines += [*_disclosed_by_few(identities), f"  {LEGEND}"]
+    lines.append(f"  {LEGEND}")
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
     if sentence := one_class(classes, next(iter(identities.values())).class_names):
         lines.append(f"warning: {sentence}")

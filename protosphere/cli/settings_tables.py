@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from protosphere.core.settings import RENAMED, Settings
+from protosphere.core.settings import Settings
 from protosphere.core.terms import glossary_page
 from protosphere.strategies import METHODS, load_method
 
@@ -127,7 +127,7 @@ def _lines(lines: list[str], settings: dict[str, Setting]) -> Iterator[str]:
         lines.pop()
     for line in lines:
         name = line.partition("=")[0].strip()
-        if line.startswith("#") or not name or name in RENAMED:
+        if line.startswith("#") or not name:
             yield line
         elif name in settings:
             missing.pop(name)

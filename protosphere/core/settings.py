@@ -435,7 +435,7 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
     """
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
-        is_known = name in shared or name in GONE or name in RENAMED
+        is_known = name in shared or name in GONE
         # without a near name it may be one of a method's, given without the method's name
         if not is_known and "." not in name and nearest(name, shared):
             refuse_unknown([name], shared)
@@ -461,28 +461,6 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-# what papers and other programs call settings of ours
-ELSEWHERE = {
-    **dict.fromkeys(("lr", "eta", "learningrate", "client-lr", "local-lr"), "learning-rate"),
-    **dict.fromkeys(("lambda", "lamda", "lam", "lamb", "lambda-p", "proto-weight"), "prototype-weight"),
-    **dict.fromkeys(("epochs", "epoch", "num-epochs", "local-epoch", "local-ep", "local-steps"), "local-epochs"),
-    **dict.fromkeys(("batch", "bs", "batchsize", "local-bs", "local-batch-size"), "batch-size"),
-    **dict.fromkeys(("num-rounds", "n-rounds", "global-rounds", "num-server-rounds", "comm-rounds"), "rounds"),
-    **dict.fromkeys(("num-clients", "n-clients", "num-users", "client"), "clients"),
-    **dict.fromkeys(("dataset-name", "data", "data-set", "data-name", "data-path"), "dataset"),
-    **dict.fromkeys(("model", "model-name", "net", "network", "architecture"), "models"),
-    **dict.fromkeys(("method", "algorithm", "algo", "strategy-name"), "strategy"),
-    **dict.fromkeys(("wd", "l2", "decay"), "weight-decay"),
-    **dict.fromkeys(("fraction-fit", "join-ratio", "frac", "participation"), "fraction-train"),
-    **dict.fromkeys(("dim", "d", "embedding-dim", "proto-dim"), "feature-dim"),
-    **dict.fromkeys(("gpu", "cuda"), "device"),
-    **dict.fromkeys(("random-seed", "random-state"), "seed"),
-}
-
-
-# a setting's name before -> its name now; what is given by the old one counts as if by the new
-RENAMED = {"privacy-encoder": "encoder"}
-
 GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
@@ -499,6 +477,7 @@ GONE: dict[str, tuple[Scalar, str]] = {
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),
+    "privacy-encoder": ("", "`encoder` takes its place"),
 }
 # (name, a value that it no longer takes) -> what is so now
 GONE_VALUES: dict[tuple[str, Scalar], str] = {
@@ -509,18 +488,17 @@ GONE_VALUES: dict[tuple[str, Scalar], str] = {
 
 
 def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) -> dict[str, Scalar]:
-    """The settings by their names of today, without those of `GONE`: at its default such a one changed nothing, and a
-    notice says that it is ignored. A method of somebody's own may have one of its own by such a name.
+    """The settings without those of `GONE`: at its default such a one changed nothing, and a notice says that it is
+    ignored. A method of somebody's own may have one of its own by such a name.
 
     Args:
         is_finished: whether nothing is to run by them any more: then whatever value they had is left out, as is one of
             `GONE_VALUES`.
 
     Raises:
-        SettingError: one has another value than its default, or one of `GONE_VALUES`, or a setting is given by both of
-            its names.
+        SettingError: one has another value than its default, or one of `GONE_VALUES`.
     """
-    run_config = _by_new_names(run_config)
+    run_config = dict(run_config)
     is_own_method = plugins.is_plugin(str(run_config.get("strategy", "")))
     gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
     for (name, value), replacement in GONE_VALUES.items():
@@ -544,22 +522,6 @@ def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) ->
     return {name: value for name, value in run_config.items() if name not in gone_names}
 
 
-def _by_new_names(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The settings by their names of today; one that is empty by its old name was not given."""
-    settings = dict(run_config)
-    for old_name, name in RENAMED.items():
-        value = settings.pop(old_name, "")
-        if value in ("", settings.get(name)):
-            continue
-        if settings.get(name):
-            raise SettingError(
-                f"setting `{name}` is {shown(settings[name])}, but by its old name `{old_name}` it is {shown(value)}; "
-                "take the old name out."
-            )
-        settings[name] = value
-    return settings
-
-
 @cache
 def _log_gone(name: str, replacement: str) -> None:
     """Once a process."""
@@ -577,11 +539,10 @@ def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing when no known name is close, or is what others call it by that name."""
+    """` (did you mean ...?)`, or nothing when no known name is close."""
     allowed = list(allowed)
     written = name.lower().replace("_", "-")
-    usual = [candidate for candidate in (written, ELSEWHERE.get(written, "")) if candidate in allowed]
-    close = usual or difflib.get_close_matches(name, allowed, n=1)
+    close = [written] if written in allowed else difflib.get_close_matches(name, allowed, n=1)
     return f" (did you mean `{close[0]}`?)" if close else ""
 
 

@@ -1,5 +1,6 @@
 """Words for people: classes by their names, durations, this program's version, and a stranger's words on one line."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -97,33 +98,20 @@ def quoted(text: str, most: int) -> str:
 def cut_apart(names: Sequence[str], most: int) -> list[str]:
     """Names for a picture or a table, each on one line of `most` characters: two that differ stay so. Never keys.
 
-    A name that is too long loses its end; those that would then look alike lose what they have in common instead: a
-    path its folders, words their beginning.
+    A name that is too long loses its end; those that would then look alike lose their beginning instead, and what
+    still looks alike gets a number.
     """
     lines = {name: one_line(name) for name in names}
-    names_by_cut: dict[str, list[str]] = {}
+    counts = Counter(one_line(line, most) for line in lines.values())
+    cut_by_name: dict[str, str] = {}
+    taken: set[str] = set()
     for name, line in lines.items():
-        names_by_cut.setdefault(one_line(line, most), []).append(name)
-    cut_by_name = {group[0]: cut for cut, group in names_by_cut.items()}
-    taken = {cut for cut, group in names_by_cut.items() if len(group) == 1}
-    for group in names_by_cut.values():
-        first, last = min(lines[name] for name in group), max(lines[name] for name in group)
-        differing = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-        # one may be the beginning of the others
-        begin = next(differing, len(first))
-        for name in group if len(group) > 1 else ():
-            cut_by_name[name] = _make_unique(_without_begin(lines[name], begin, most), taken, most)
-            taken.add(cut_by_name[name])
+        cut = one_line(line, most)
+        if counts[cut] > 1 and len(line) > most:
+            cut = f"…{line[1 - most :]}"
+        cut_by_name[name] = _make_unique(cut, taken, most)
+        taken.add(cut_by_name[name])
     return [cut_by_name[name] for name in names]
-
-
-def _without_begin(line: str, begin: int, most: int) -> str:
-    """What fits of a line's end, but all from `begin` on, where it begins to differ from others."""
-    start = min(begin, len(line) - most + 1)
-    if len(line) <= most:
-        return line
-    folder = line.find("/", start, begin)
-    return one_line(f"…{line[start if folder < 0 else folder + 1 :]}", most)
 
 
 def _make_unique(text: str, taken: Collection[str], most: int) -> str:

@@ -62,12 +62,9 @@ def origins(folder: Path) -> list[dict[str, Any]]:
 
 
 def _now() -> dict[str, Any]:
-    start = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": command_of(sys.argv)}
-    commit, commit_of_folder = commit_of(str(Path(__file__).parent)), commit_of(os.getcwd())
-    if commit:
+    start: dict[str, Any] = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": command_of(sys.argv)}
+    if commit := commit_of(str(Path(__file__).parent)):
         start["commit"] = commit
-    if commit_of_folder not in ("", commit):
-        start["commit_of_folder"] = commit_of_folder
     return {**start, "versions": versions(), "machine": machine()}
 
 
@@ -81,20 +78,12 @@ def command_of(arguments: Sequence[str]) -> str:
     return shlex.join([program, *arguments[1:]])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=1)
 def commit_of(folder: str) -> str:
-    """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
-    where there is none."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit and _git(folder, "status", "--porcelain", "-uno"):
-        commit += "-dirty"
-    return commit
-
-
-def _git(folder: str, *arguments: str) -> str:
+    """The commit of the git repository that a folder is in; "" where there is none."""
     try:
         # without locks: it only looks
-        command = ["git", "--no-optional-locks", "-C", folder, *arguments]
+        command = ["git", "--no-optional-locks", "-C", folder, "rev-parse", "HEAD"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -103,18 +92,8 @@ def _git(folder: str, *arguments: str) -> str:
 
 @lru_cache(maxsize=1)
 def machine() -> dict[str, Any]:
-    """What the server's machine is: its system, processor, cores, memory in GB, and accelerators by name."""
-    details: dict[str, Any] = {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
-    with suppress(AttributeError, OSError, ValueError):
-        details["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    """What the server's machine is: its system, cores, and accelerators by name."""
+    details: dict[str, Any] = {"system": platform.platform(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
         details["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return details
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

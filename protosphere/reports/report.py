@@ -428,7 +428,7 @@ def _origin(results: Results) -> Iterator[tuple[str, list[Part]]]:
     starts = origins(results.folder)
     if not starts:
         return
-    labels = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
+    labels = {"at": "started", "command": "command", "commit": "commit"}
     rows: list[list[object]] = []
     for place, start in enumerate(starts):
         for key, name in labels.items():

@@ -14,7 +14,6 @@ from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
-from protosphere.strategies import read_settings
 from protosphere.strategies.encoder_space import choose_weight
 
 QUICK = {"models": "tiny_perceptron", "feature-dim": 10, "max-samples": 300, "rounds": 2, "device": "cpu", "clients": 3}
@@ -103,11 +102,6 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
         for rule, rule_scores in expected.items():
             share = float((rule_scores.argmax(dim=1) == data.test.labels).double().mean())
             assert last[str(partition)]["evaluation"][rule][0] == pytest.approx(share)
-
-
-@pytest.mark.parametrize("name", ["encoder", "privacy-encoder"])
-def test_the_encoder_goes_by_its_old_name_too(name):
-    assert read_settings({"strategy": "fedproto", name: "handcrafted"}).settings.encoder == "handcrafted"
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from protosphere.core.settings import (
     GONE,
     GONE_VALUES,
     MAY_DIFFER_ON_RESUME,
-    RENAMED,
     Settings,
     _log_gone,
     check,
@@ -100,7 +99,7 @@ def flat(table, prefix=""):
 
 def test_pyproject_holds_every_default_with_its_type():
     config = flat(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
-    known = known_settings() | dict.fromkeys(RENAMED, "")
+    known = known_settings()
     assert {name: (type(v), v) for name, v in config.items()} == {name: (type(v), v) for name, v in known.items()}
 
 

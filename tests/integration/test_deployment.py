@@ -45,8 +45,7 @@ NAMES = {"name": "Clinic North & Co"}, {"warm": "no"}
 SETTINGS = {"strategy": "fedproto", "rounds": 1, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 SETTINGS |= ONE_EPOCH
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
-# by the old name of `encoder`, which must still work over Flower
-RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0}
+RELEASE = {"privacy": "release", "encoder": "random", "privacy-epsilon": 2.0}
 HAS_GATE = fleet_transport() == "http" and NGINX is not None
 behind_nginx = pytest.mark.skipif(not HAS_GATE, reason="no nginx, or a Flower with a port for SuperNodes alone")
 APP = {

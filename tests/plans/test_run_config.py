@@ -168,9 +168,8 @@ def test_names_of_data_sets_are_no_paths(tmp_path):
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
 
 
-@pytest.mark.parametrize("name", ["encoder", "privacy-encoder"])
-def test_an_encoders_weights_are_sought_from_the_working_directory_by_its_old_name_too(name, tmp_path):
-    made = plan([f'{name}="resnet18@./weights.pt"'], trains=False).run_config
+def test_an_encoders_weights_are_sought_from_the_working_directory(tmp_path):
+    made = plan(['encoder="resnet18@./weights.pt"'], trains=False).run_config
     assert made["encoder"] == f"resnet18@{tmp_path / 'weights.pt'}"
 
 

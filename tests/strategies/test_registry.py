@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import ELSEWHERE, RECEIVED, RULES, Settings, shown
+from protosphere.core.settings import RECEIVED, RULES, Settings, shown
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.contract import Objective, ServerHalf
 from protosphere.strategies.fedproto import FedProtoSettings
@@ -331,10 +331,3 @@ def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strateg
         assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
         assert f"its default is {shown(default)}" in text
     refuse_foreign(defaults)
-
-
-@pytest.mark.parametrize(("name", "meant"), [*ELSEWHERE.items(), ("batch_size", "batch-size")])
-def test_what_others_call_a_setting_leads_to_ours(name, meant):
-    assert name not in known_settings()
-    with pytest.raises(SettingError, match=rf"unknown setting `{name}` \(did you mean `{meant}`\?\)"):
-        read_settings({name: 1})
