@@ -9,7 +9,6 @@ import torch
 from protosphere.client_app import client as client_module
 from protosphere.client_app.store import StoreError, size_of
 from protosphere.client_app.train import DivergenceError
-from protosphere.core.errors import SettingError
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
 from protosphere.wire.payloads import Instruction
@@ -182,15 +181,6 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
 
 
 # --- a second model that the run names ------------------------------------------------------------------------------
-
-
-def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):
-    monkeypatch.setattr("protosphere.client_app.site._here", False)
-    settings = {"strategy": "fml", "models": "/canary/net.py"}
-    with pytest.raises(SettingError, match="the run's companion is a file") as refused:
-        client(0, settings, model="tiny_perceptron")
-    assert "canary" not in str(refused.value)
-    assert client(0, settings | {"fml.companion": "tiny_perceptron"}, model="tiny_perceptron").identity().companion
 
 
 def test_a_round_that_no_evaluation_follows_leaves_no_prototypes_and_a_look_from_outside_measures_them(client, home):

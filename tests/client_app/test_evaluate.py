@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, Measures, evaluate, features_of, measure
+from protosphere.client_app.evaluate import ROWS_AT_ONCE, Measures, evaluate, features_of, measure
 from protosphere.client_app.measures import macro_auc
 from protosphere.prototypes.prototype_set import PrototypeSet
 
@@ -147,19 +147,6 @@ def test_one_training_row_is_enough_for_every_rule_and_none_leaves_classifier_an
     assert all(found.correct[rule] == (2, 1) for rule in rules)
 
 
-@pytest.mark.parametrize(
-    ("lacking", "rows", "majority"),
-    [(("validation",), (20, 0), (5, 0)), (("test",), (0, 9), (0, 3)), (("test", "validation"), (0, 0), None)],
-)
-def test_without_rows_of_a_split_their_count_is_zero(parts, lacking, rows, majority):
-    made = trained(parts, **dict.fromkeys(lacking, ()))
-    found = evaluate(made.objective, made.state, made.data)
-    assert found.rows == rows
-    assert found.correct.get("majority-class") == majority
-    assert (found.correct == {}) == (majority is None)
-    assert all(count == 0 for pair in found.correct.values() for count, n in zip(pair, rows, strict=True) if n == 0)
-
-
 def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
     made = trained(parts, test=(0, 1, 2) * 5, unheld=(3,) * 8)
     give_targets(made, (0, 1, 3))
@@ -185,11 +172,3 @@ def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):
         assert torch.equal(tensor, before[name]), name
     z = features_of(made.objective, made.state, made.data.test, made.data.transform)
     torch.testing.assert_close(z.double(), alone(made.state.module, made.data.test), rtol=1e-5, atol=1e-6)
-
-
-def test_features_that_are_not_finite_have_no_prototypes(parts):
-    made = parts()
-    made.data.train.inputs[3, 0] = math.nan
-    with pytest.raises(DivergenceError, match="features are not finite"):
-        measure(made.objective, made.state, made.data)
-    assert made.state.prototypes is None

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from protosphere.client_app import client as client_module
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.data.client_data import Rows
 from protosphere.wire.payloads import Instruction
 from tests.pictures import paint
@@ -31,13 +31,6 @@ def test_a_client_says_who_it_is(client):
     assert "prototypes of its classes" in who.discloses
     assert not any("counts" in item for item in who.discloses)
     assert who.problem == ""
-
-
-def test_a_node_may_name_its_own_model(client):
-    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}, model="tiny_resnet").identity().model == "tiny_resnet"
-    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}).identity().model == "tiny_cnn4"
-    with pytest.raises(ModelError, match="'tiny_rsnet' is unknown; the nearest is 'tiny_resnet'"):
-        client(1, model="tiny_rsnet").identity()
 
 
 def test_clients_of_one_architecture_share_their_initial_weights_unless_told_otherwise(client):

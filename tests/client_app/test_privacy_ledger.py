@@ -134,12 +134,6 @@ def test_a_line_is_on_the_disk_or_not_there_at_all(monkeypatch, folder):
     assert (folder / "ledger.jsonl").read_bytes() == before
 
 
-def test_an_error_of_the_rows_costs_nothing(folder):
-    with pytest.raises(ZeroDivisionError):
-        Ledger(folder).release(asked(), lambda: 1 // 0)
-    assert Ledger(folder).entries() == []
-
-
 # --- several processes ------------------------------------------------------------------------------------
 
 
@@ -170,15 +164,15 @@ def test_two_at_once_make_one_release(folder):
         return ask
 
     folder.mkdir()
-    assert together(map(act, range(4))) == [0] * 4
-    found = [load_file(folder / f"{number}.safetensors")["found"] for number in range(4)]
+    assert together(map(act, range(8))) == [0] * 8
+    found = [load_file(folder / f"{number}.safetensors")["found"] for number in range(8)]
     assert all(torch.equal(each, found[0]) for each in found)
     assert len(lines(folder)) == 1
 
 
 def test_two_at_once_do_not_both_spend_what_is_left(folder):
-    acts = [lambda n=n: Ledger(folder, Limit(1.2, DELTA)).release(asked(number=n), sums) for n in range(4)]
-    assert sorted(together(acts)) == [0, 2, 2, 2]
+    acts = [lambda n=n: Ledger(folder, Limit(1.2, DELTA)).release(asked(number=n), sums) for n in range(8)]
+    assert sorted(together(acts)) == [0] + [2] * 7
     assert len(lines(folder)) == 1
 
 

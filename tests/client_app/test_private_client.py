@@ -312,11 +312,3 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
 def same(one, other):
     assert torch.equal(lone(one.payload).vectors, lone(other.payload).vectors)
     return replace(one, payload=None) == replace(other, payload=None)
-
-
-def test_an_encoder_gets_rows_that_nothing_of_the_rows_has_scaled(tmp_path):
-    given, settings = site(tmp_path / "site", *FULL), SMALL | {"strategy": RELEASES[0], "privacy-epsilon": 3.0}
-    plain, scaled = (one_client(given, settings | more) for more in ({}, {"normalise": True}))
-    assert scaled.data.transform != plain.data.transform
-    assert scaled.encoded.data.transform == plain.encoded.data.transform
-    assert all(map(torch.equal, scaled.encoded.training(), plain.encoded.training()))

@@ -218,15 +218,6 @@ def test_a_renamed_folder_is_refused_since_its_clients_would_begin_anew(results,
     assert "rename it back" in text
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"null"])
-def test_settings_and_roster_that_nobody_wrote(results, content):
-    folder = finished()
-    (folder.path / "settings.json").write_bytes(content)
-    assert "settings.json" in refused(folder.settings)
-    (folder.path / "roster.json").write_bytes(content if content != b"[]" else b"{}")
-    assert "roster.json" in refused(folder.roster)
-
-
 def test_only_one_server_at_a_time_holds_a_folder(results):
     folder = finished()
     with folder.lock():
@@ -333,27 +324,6 @@ def test_nothing_but_a_regular_file_is_read(results, name, read):
     (folder.path / name).unlink(missing_ok=True)
     os.mkfifo(folder.path / name)
     assert re.search(rf"{name}.* cannot be read \(it is, or leads to, a device, a pipe", refused(read, folder))
-
-
-def test_the_last_line_is_replaced_whole_or_not_at_all(results, monkeypatch):
-    folder = finished(1)
-    folder.append({"round": 2, "bytes": {}, "clients": {"0": {"x": 1.0}}, "time": {"round": 1.0}})
-    before = contents(folder)
-    line = folder.lines()[-1]
-    line["clients"]["0"]["x"] = 2.0
-
-    def broken(*arguments):
-        raise OSError(28, "No space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", broken)
-        assert "No space left" in refused(folder.replace_last, line)
-    assert contents(folder) == before
-    folder.replace_last(line)
-    assert folder.lines()[2]["clients"] == {"0": {"x": 2.0}}
-    assert folder.lines(with_clients=False)[2]["clients"] == {}
-    folder.truncate(2)
-    assert folder.lines()[2]["clients"] == {"0": {"x": 2.0}}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 import protosphere
 from protosphere.record import client_tables
-from protosphere.record.confusion import MANY, OTHER, confusion_figures, macro, per_class
+from protosphere.record.confusion import OTHER, confusion_figures, macro, per_class
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
     MAJORITY,
@@ -29,15 +29,11 @@ from protosphere.record.metrics_lines import (
 from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import (
     FIGURES_OF_RULE,
-    FLOORS,
     MAJORITY_ALL_CLASSES,
     MAJORITY_UNWEIGHTED,
-    by_domain,
     doubts,
     ensemble_headline,
-    gradient_steps,
     headlines,
-    outcome,
     summarise,
 )
 from protosphere.server_app.exchange import LATE
@@ -100,13 +96,6 @@ def test_order_of_arrival_changes_no_bit():
     assert over_trainings(trainings) == over_trainings(dict(reversed(trainings.items())))
 
 
-def test_nobody_evaluated_and_nobody_trained():
-    assert over_clients({}, BELIEVED) == {}
-    assert over_clients({0: Evaluation((5, 5), {})}, BELIEVED) == {}
-    assert over_clients({0: Evaluation((0, 0), {"classifier": (0, 0)})}, BELIEVED) == {"classifier": {}}
-    assert over_trainings({}) == {}
-
-
 def test_a_claim_of_many_samples_weighs_as_the_ratio_says_it_may():
     """One of three says that it was right on all of two billion test samples."""
     evaluations = {
@@ -136,13 +125,6 @@ def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_pla
         "target_norm": pytest.approx(1.2),
         "prototype_norm": pytest.approx(2.0),
     }
-
-
-def test_a_claim_weighs_no_more_in_the_loss_than_in_other_figures():
-    trainings = {p: TrainingFigures(10, 1, {"loss": 1.0}, 0.5, 3.0, 1.0) for p in range(4)}
-    trainings[4] = TrainingFigures(2**31 - 1, 1, {"loss": 1e6}, 0.5, 3.0, 1.0)
-    assert over_trainings(trainings, 20)["loss"]["loss"] == pytest.approx((4 * 10 + 200 * 1e6) / 240)
-    assert over_trainings(trainings, 1)["loss"]["loss"] == pytest.approx((4 + 1e6) / 5)
 
 
 # --- a line -------------------------------------------------------------------------------------------------
@@ -341,12 +323,6 @@ def test_counts_are_summed_by_architecture_in_whatever_order_they_come(order):
     assert told["models"]["b"]["0"] == {"accuracy": 0.0, "rows": 4}
 
 
-@pytest.mark.parametrize(("clients", "kept"), [(MANY - 1, True), (MANY, False)])
-def test_of_many_clients_the_sums_alone_are_kept(clients, kept):
-    found = confusion_figures({0: [[0, 0, 1], [1, 1, 1]]}, "classifier", dict.fromkeys(range(clients), "a"))
-    assert ("clients" in found["confusion"]) == kept
-
-
 def triples_of(true, predicted):
     pairs, counts = np.unique(np.stack([true, predicted]), axis=1, return_counts=True)
     return [[int(a), int(b), int(count)] for (a, b), count in zip(pairs.T, counts, strict=True)]
@@ -419,19 +395,6 @@ def test_a_row_is_a_client_in_a_round_and_a_column_a_figure():
     assert late["problem"] == "late"
     assert evaluated["accuracy/classifier"] == THIRD
     assert "accuracy" not in evaluated
-
-
-def test_figures_that_some_rounds_lack_have_one_column(tmp_path):
-    rounds = [
-        [{"round": 0, "client": 0, "accuracy": 1}],
-        [],
-        [{"round": 1, "client": 0, "accuracy": None}, {"round": 1, "client": 1, "accuracy": 0.5, "problem": "late"}],
-    ]
-    client_tables.write(tmp_path / "t.parquet", rounds)
-    table = pd.read_parquet(tmp_path / "t.parquet")
-    assert table["round"].tolist() == [0, 1, 1]
-    assert table["accuracy"].dropna().tolist() == [1.0, 0.5]
-    assert table["problem"].dropna().tolist() == ["late"]
 
 
 def test_a_run_ends_with_the_table_and_a_resumed_one_has_that_of_a_run_that_was_never_cut(home):
@@ -510,33 +473,6 @@ def lines_of(rounds, **more):
     return lines
 
 
-def test_the_unweighted_final_figure_is_the_plain_mean_over_clients_of_the_last_evaluation():
-    evaluations = [
-        {0: Evaluation((10, 0), {"classifier": (5, 0)}), 1: Evaluation((90, 0), {"classifier": (0, 0)})},
-        {0: Evaluation((10, 0), {"classifier": (9, 0)}), 1: Evaluation((90, 0), {"classifier": (45, 0)})},
-    ]
-    lines = [
-        {"round": number, "evaluation": {"rules": over_clients(found, BELIEVED)}, "clients": {}}
-        for number, found in enumerate(evaluations)
-    ]
-    found = headlines(lines)["classifier"]
-    assert (found["final"], found["final-unweighted"]) == (pytest.approx(0.54), pytest.approx(0.7))
-
-
-def test_a_domain_is_averaged_by_test_samples_and_over_its_clients():
-    evaluations = {
-        "usps": {0: Evaluation((10, 0), {"classifier": (9, 0)}), 1: Evaluation((90, 0), {"classifier": (45, 0)})},
-        # nobody could be tested
-        "svhn": {2: Evaluation((0, 4), {"classifier": (0, 2)})},
-    }
-    evaluation = {"domains": {name: over_clients(found, BELIEVED) for name, found in evaluations.items()}}
-    assert by_domain(evaluation) == {
-        "domains": {"usps": {"classifier": pytest.approx(0.54)}, "svhn": {}},
-        "domains-unweighted": {"usps": {"classifier": pytest.approx(0.7)}, "svhn": {}},
-    }
-    assert by_domain({}) == {}
-
-
 def test_no_round_that_lacks_a_client_is_chosen_where_one_has_all():
     found = headlines(lines_of(DROPOUT))["classifier"]
     assert (found["selected"], found["selected_round"], found["best"], found["clients"]) == (0.90, 3, 0.90, 3)
@@ -567,12 +503,6 @@ def test_what_was_not_measured_has_no_figure_and_what_is_always_wrong_has_zero()
 def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
     found = headlines([line(0, 0.5, 0.5, {"0": 0.0, "1": 1.0})])["classifier"]
     assert found == dict.fromkeys(FIGURES_OF_RULE) | {"final": 0.5}
-
-
-def test_gradient_steps_are_a_client_s_in_a_round():
-    lines = [{"training": {"steps": 4.0}}, {"training": {}}, {"training": {"steps": 8.0}}, {"round": 0}]
-    assert gradient_steps(lines) == 6
-    assert gradient_steps(lines[1:2]) is None
 
 
 def test_the_ensembles_best_is_none_of_round_0():
@@ -667,40 +597,12 @@ def test_without_validation_rows_the_headline_is_the_final_and_says_so():
     assert summary["rules"]["classifier"]["selected"] is None
 
 
-def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
-    line = empty_line(0)
-    add_evaluation(line, Exchanged([Reply(0, False, problem=LATE)], SENT, 1.0), "classifier", 20)
-    summary = summarise(read_settings({}).settings, read_settings({}).inference, {}, [line], 1)
-    assert (summary["headline"]["accuracy"], summary["headline"]["round"]) == (None, None)
-    assert (summary["floor"], summary["rules"]) == (dict.fromkeys(FLOORS), {})
-
-
-def test_the_summary_has_the_ensemble_where_it_was_measured():
-    run = read_settings({"inference": "classifier", "strategy": "fedproto"})
-    lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
-    without = summarise(run.settings, run.inference, {}, lines, 1)
-    assert "ensemble" not in without
-    for index, accuracy in ((0, 0.25), (2, 0.5), (3, 0.375)):
-        lines[index]["ensemble"] = {"accuracy": accuracy, "clients": 1, "rows": 8}
-    summary = summarise(run.settings, run.inference, {}, lines, 1)
-    assert summary["ensemble"] == {"best": 0.5, "last-5": (0.5 + 0.375) / 2, "final": 0.375, "rows": 8}
-    assert summary["rules"].keys() == without["rules"].keys()
-
-
 def test_a_headline_of_a_round_that_lacks_clients_says_so():
     summary = summary_of()
     assert doubts(summary) == []
     (sentence,) = doubts(summary | {"clients": 3})
     words = "no round evaluated all 3 clients: selected and best are chosen among the rounds that evaluated 1"
     assert sentence == words
-
-
-def test_the_majority_class_is_averaged_by_test_samples_over_clients_and_over_all_classes():
-    rules = {"pool": {"test": {"mean": 0.5, "plain_mean": 0.75, "clients": 2}}}
-    rules[MAJORITY] = {"test": {"mean": 0.25, "plain_mean": 0.125, "clients": 2}, "all-classes": {"mean": 0.1}}
-    line = {"problems": {}, "clients": {}, "round": 1, "evaluation": {"rules": rules}}
-    today = {"settings": {}, **outcome("pool", [line], 20.0)}
-    assert today["floor"] == {MAJORITY: 0.25, MAJORITY_UNWEIGHTED: 0.125, MAJORITY_ALL_CLASSES: 0.1}
 
 
 HARDLY = "the private models may be hardly trained: their classifiers reach "

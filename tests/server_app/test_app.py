@@ -105,15 +105,6 @@ def test_what_only_clients_find_out_ends_the_run_with_a_sentence(home, capsys, s
     assert list((home / "results").iterdir()) == []
 
 
-def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):
-    start({})
-    (folder,) = (home / "results").iterdir()
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(RosterError, match="3 clients"):
-        start({"resume": "latest", "rounds": 2}, clients=2)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
 def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     seen = []
     written = RunFolder.write_status

@@ -4,7 +4,6 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from protosphere.core.errors import RunError
-from protosphere.core.home import OTHER_HOME
 from protosphere.record.replies import Bytes
 from protosphere.server_app.exchange import LATE, POLL, ReplyContext, exchange
 from protosphere.wire.parts import PROTOTYPES
@@ -103,19 +102,6 @@ def test_a_dead_worker_ends_a_simulated_run(ask, script, monkeypatch):
     monkeypatch.setattr(script.Grid, "simulated", True)
     with pytest.raises(RunError, match=r"process of client 7 died in round 5 .*Resume .*--cpus-per-client"):
         ask({2: trained(2), 7: Error(0, "ActorDiedError")})
-
-
-def test_a_worker_of_another_home_ends_a_simulated_run_and_is_one_problem_elsewhere(ask, script, monkeypatch):
-    """Which any client of a deployment may send."""
-    error = Error(OTHER_HOME, "client 7: it runs on host-b with the PROTOSPHERE_HOME /other")
-    replies = ask({2: trained(2), 7: error})
-    assert (replies[1].partition, replies[1].problem) == (
-        7,
-        'an error came back: "it runs on host-b with the PROTOSPHERE_HOME /other"',
-    )
-    monkeypatch.setattr(script.Grid, "simulated", True)
-    with pytest.raises(RunError, match=r"round 5: client 7 says: .*host-b.*/other.*PROTOSPHERE_HOME on a file system"):
-        ask({2: trained(2), 7: error})
 
 
 def test_messages_that_flower_refuses_end_the_run(scripted):

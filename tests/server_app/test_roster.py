@@ -5,7 +5,7 @@ import logging
 from dataclasses import asdict, replace
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType
 
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
@@ -270,21 +270,6 @@ def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
     assert "node 61 is left out: partition 1 was left out when the run began" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (RecordDict(), "`config` is missing"),
-        (RecordDict({"config": ConfigRecord({"partition": 1})}), "belong"),
-    ],
-)
-def test_an_answer_that_says_nothing_holds_the_start_up_and_does_not_end_it(clock, caplog, answer, said):
-    grid = FakeGrid(clock, {50: identity(0), 60: answer, 70: identity(2)})
-    assert gathered(grid, start_timeout=2.0).nodes == {0: 50, 2: 70}
-    assert clock.now - grid.began == pytest.approx(2, abs=0.2)
-    assert said in caplog.text
-    assert "Nobody answers for the partitions 1." in caplog.text
-
-
 def test_a_node_that_flower_refuses_is_asked_again_after_longer_and_longer_pauses(clock):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
     push, attempts = grid.push_messages, []
@@ -320,14 +305,6 @@ def test_a_client_that_does_not_fit_in_is_left_out_by_name(clock, caplog, odd, c
     assert (roster.number, clock.now) == (4, grid.began)
     assert f"client {place} (node {place}) is left out: " in caplog.text
     assert named in caplog.text
-
-
-@pytest.mark.parametrize("partition", [4, -1, 2**40])
-def test_a_client_of_no_partition_is_left_out_when_nobody_else_has_come(clock, caplog, partition):
-    grid = FakeGrid(clock, {0: identity(0, 4), 1: identity(1, 4), 2: identity(2, 4), 3: identity(partition, 4)})
-    assert gathered(grid, start_timeout=9.0).nodes == {0: 0, 1: 1, 2: 2}
-    assert clock.now - grid.began == pytest.approx(9, abs=0.2)
-    assert f"it says it is partition {partition}, but the run's 4 clients are 0 to 3" in caplog.text
 
 
 def test_one_that_answers_before_all_others_does_not_make_the_run_its_own(clock):
@@ -427,10 +404,7 @@ def test_a_node_stands_for_one_partition_of_a_run(running, caplog):
     assert "node 61 is left out: it has answered for partition 1, and a node stands for one partition" in caplog.text
 
 
-OTHERS = [
-    *({"model": "cnn"}, {"feature_dim": 32}, {"class_names": ("a", "b", "c")}, {"rows": (91, 10, 30)}),
-    *({"classes": (0, 1)}, {"settings": "others"}, {"partitions": 4}),
-]
+OTHERS = [{"model": "cnn"}, {"rows": (91, 10, 30)}, {"settings": "others"}]
 
 
 @pytest.mark.parametrize(
@@ -531,16 +505,6 @@ def test_most_clients_say_which_encoder_it_is():
     pair = [identity(p, partitions=2, encoder=each) for p, each in enumerate("ab")]
     text = refused(agreed, pair, encodes=True)
     assert "client 0 with fingerprints a, client 1 with fingerprints b" in text
-
-
-@pytest.mark.parametrize(("told", "asked"), [((), True), ((40, 50), False)])
-def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(told, asked):
-    exchange = Exchange((), (), told_counts=asked)
-    why = left_out({"class_counts": told}, exchange, class_counts=(40, 50) if asked else ())
-    assert why.startswith("it discloses ")
-    nobody = identity(2, classes=(), rows=(0, 0, 9))
-    usual = [identity(p, class_counts=(40, 50) if asked else ()) for p in range(2)]
-    assert not agreed([*usual, nobody], exchange).left_out
 
 
 def test_a_resumed_run_must_find_its_own_clients():

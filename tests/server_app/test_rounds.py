@@ -182,17 +182,6 @@ def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(fe
     assert int(tensors["state/round"]) == 1
 
 
-def test_figures_that_json_does_not_know_are_left_empty(federation, monkeypatch, say):
-    broken(monkeypatch)
-    strategy = federation(2).start({"rounds": 1})
-    server = lines_of(strategy)[1]["server"]
-    assert server.pop("prototype_norm") > 0
-    assert server.pop("separation")["classes"] == 4
-    assert server == {"infinite": None, "not": None, "word": "exact", "number": 3, "nothing": None}
-    assert set(strategy.result.train_metrics_clientapp[1]) == {"number", "prototype_norm"}
-    assert "warning: round 1: mind the gap" in say()
-
-
 @pytest.mark.parametrize(("factor", "warns"), [(0.34, False), (0.32, True)])
 def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say, factor, warns):
     unit = torch.eye(4, 3) + torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None] * torch.tensor([0.0, 0.0, 1.0])

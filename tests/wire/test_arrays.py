@@ -18,7 +18,7 @@ from protosphere.wire.arrays import Limits, decode, encode, value_bytes
 from protosphere.wire.checks import CodecError
 from protosphere.wire.ensemble import decode_answers, encode_answers
 from protosphere.wire.messages import decode_report, encode_report
-from protosphere.wire.parts import MIXTURES, NOTHING, PROTOTYPES, Exchange, Part
+from protosphere.wire.parts import MIXTURES, PROTOTYPES, Exchange, Part
 from protosphere.wire.payloads import Report, from_tensors, to_tensors
 from protosphere.wire.sizes import bytes_by_part
 from tests.payloads import lone, payload
@@ -151,14 +151,6 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
     assert decoded.weights.tolist() == [1.0, TINY]
 
 
-def test_of_spherical_components_one_variance_crosses():
-    part = replace(COMPONENTS, width=1)
-    variances = torch.tensor([1.0, 2.0, 0.5]).unsqueeze(1).expand(3, D)
-    upload = encode(payload(replace(mixtures((0, 0, 2)), variances=variances)), (part,))
-    assert upload["mixtures.variances"].numpy().shape == (3, 1)
-    assert torch.equal(arrived(upload, part).variances, variances)
-
-
 @pytest.mark.parametrize("apart", [0.0, 50.0, 99.0])
 def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
     """The mean square of a component is bounded, and fusing by moments keeps it."""
@@ -217,23 +209,3 @@ def test_parts_without_a_format_of_their_own_have_the_run_s():
     exchange = Exchange((PROTOTYPES, Part("weights", "head", dtype="float32")), (MIXTURES,))
     found = exchange.in_format("float16")
     assert [part.dtype for part in (*found.up, *found.down)] == ["float16", "float32", "float16"]
-
-
-def test_what_is_disclosed_follows_from_the_parts():
-    up = (
-        Part("prototypes", width=3, counts=True),
-        Part("prototypes", "outputs", width="classes"),
-        Part("mixtures", width=1),
-        Part("weights", "head"),
-        Part("weights", "moment", disclosure="its moment"),
-    )
-    assert Exchange(up, discloses=("and more",)).list_disclosures(D) == [
-        "prototypes of its classes (3 of their 12 values)",
-        "the mean outputs of its model for its classes",
-        "mixtures of its classes",
-        "the trained weights of its head",
-        "its moment",
-        "its class counts",
-        "and more",
-    ]
-    assert NOTHING.list_disclosures(D) == []

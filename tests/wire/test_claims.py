@@ -88,21 +88,6 @@ def test_where_samples_are_withheld_counts_are_held_against_the_others_counts(co
     assert said == []
 
 
-def test_who_tells_its_samples_is_believed_by_these():
-    hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
-    found, said = CappedSampleCounts(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
-    assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [40, 80, 800]
-    assert said == []
-    without = {0: {"prototypes": PrototypeSet(torch.tensor([0]), torch.ones(1, 2))}}
-    assert CappedSampleCounts(hidden, 10, "samples").uploads(without) == (without, [])
-
-
-def test_who_withholds_its_samples_is_left_as_it_is():
-    hidden = {0: Identity(0, 2, rows=()), 1: Identity(1, 2, classes=(0,), rows=(5, 0, 0))}
-    believed = CappedSampleCounts(hidden, 1, "samples")
-    assert believed.identities == hidden
-
-
 def test_the_median_is_of_the_clients_that_are_present():
     """Who has left with few samples bounds nobody, and who has left with many lets nobody claim more."""
     known = identities(10, 10, 10, 90, 100)
