@@ -2,11 +2,12 @@
 differs is left out, with the reason; a start fails only where too few are left."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
-from typing import TypeVar
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Any
 
 from protosphere.core.settings import Settings
 from protosphere.core.text import LONGEST_NAME, one_line, quoted
@@ -16,7 +17,6 @@ from protosphere.wire.payloads import Identity
 
 MOST_NAMED = 20  # partitions or clients of one sentence
 LONGEST_PROBLEM = 600  # characters of what keeps a client from taking part: with paths, and the remedy
-Value = TypeVar("Value", bound=Hashable)
 
 
 class RosterError(ValueError):
@@ -58,6 +58,22 @@ class Agreement:
     left_out: dict[int, tuple[int, str]]
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """What most clients decide.
+
+    Attributes:
+        what: in words. value_of: what a client says. describe: a value for people.
+        difference: how a client's value differs from the others', as a part of a sentence.
+    """
+
+    what: str
+    value_of: Callable[[Identity], Any]
+    describe: Callable[[Any], str]
+    remedy: str
+    difference: Callable[[Any, Any], str] = lambda own, usual: ""
+
+
 def agree(
     answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None, *, enough: bool = True
 ) -> Agreement:
@@ -73,42 +89,13 @@ def agree(
             why.
     """
     split = _Split(answers)
-    split.keep(
-        lambda identity: f"it says: {quoted(_strip_own_name(identity), LONGEST_PROBLEM)}" if identity.problem else ""
-    )
-    number = settings.clients or split.most(
-        lambda identity: identity.partitions,
-        "how many clients there are",
-        str,
-        "set `clients`, and num-partitions of every node",
-    )
-    split.keep(lambda identity: _check_number(identity, number))
-    split.keep(
-        lambda identity: (
-            f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
-            "be averaged at one width: set `feature-dim` alike."
-            if identity.feature_dim != settings.feature_dim
-            else ""
-        )
-    )
-    if terms:
-        split.keep(lambda identity: _check_terms(identity, terms, settings.strategy))
-    names = split.most(
-        lambda identity: identity.class_names,
-        "the class list",
-        _list_names,
-        "give every client the same classes.txt, in the same order",
-    )
-    split.keep(
-        lambda identity: (
-            f"it has another class list than most clients ({_describe_difference(identity, names)}); "
-            "give every client the same classes.txt, in the same order."
-            if identity.class_names != names
-            else ""
-        )
-    )
-    if terms and terms.encodes:
-        _agree_on_encoder(split)
+    split.keep(_check_problem)
+    number = settings.clients or split.most(NUMBER)
+    split.keep(partial(_check_number, number=number))
+    split.keep(partial(_check_settings, settings=settings, terms=terms))
+    for choice in (CLASSES, ENCODER) if terms and terms.encodes else (CLASSES,):
+        split.keep(partial(_check_choice, choice=choice, usual=split.most(choice)))
+
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
     for node, identity in split.fitting:
@@ -190,9 +177,7 @@ class _Split:
                 fitting.append((node, identity))
         self.fitting = fitting
 
-    def most(
-        self, value_of: Callable[[Identity], Value], what: str, describe: Callable[[Value], str], remedy: str
-    ) -> Value:
+    def most(self, choice: _Choice) -> Any:
         """What more clients say than anything else.
 
         Raises:
@@ -200,28 +185,38 @@ class _Split:
         """
         # a partition has one vote, which the nodes that answer for it share
         nodes = Counter(identity.partition for _, identity in self.fitting)
-        votes: dict[Value, Fraction] = {}
+        votes: dict[Any, Fraction] = {}
+        voters: dict[Any, set[int]] = {}
         for _, identity in sorted(self.fitting, key=lambda answer: answer[1].partition):
-            value = value_of(identity)
+            value = choice.value_of(identity)
             votes[value] = votes.get(value, Fraction(0)) + Fraction(1, nodes[identity.partition])
+            voters.setdefault(value, set()).add(identity.partition)
         if not votes:
             raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
-        (first, number), *runners_up = sorted(votes.items(), key=lambda item: -item[1])[:2]
-        if not runners_up or runners_up[0][1] < number:
+        first, *others = sorted(votes, key=lambda value: -votes[value])
+        if not others or votes[others[0]] < votes[first]:
             return first
-        sides = []
-        for value in (first, runners_up[0][0]):
-            partitions = sorted(identity.partition for _, identity in self.fitting if value_of(identity) == value)
-            sides.append(f"{_list_clients(partitions)} with {describe(value)}")
+        sides = [f"{_list_clients(voters[value])} with {choice.describe(value)}" for value in (first, others[0])]
         reasons = f" {all_left_out(self.left_out)}" if self.left_out else ""
         raise RosterError(
-            f"clients do not agree on {what}, and neither side is larger: {', '.join(sides)}; {remedy}.{reasons}"
+            f"clients do not agree on the {choice.what}, and neither side is larger: {', '.join(sides)}; "
+            f"{choice.remedy}.{reasons}"
         )
 
 
-def _strip_own_name(identity: Identity) -> str:
-    """Its problem without the beginning that names itself."""
-    return identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
+# --- why a client does not fit ----------------------------------------------------------------------------------
+
+
+def _check_problem(identity: Identity) -> str:
+    problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
+    return f"it says: {quoted(problem, LONGEST_PROBLEM)}" if problem else ""
+
+
+def _check_choice(identity: Identity, choice: _Choice, usual: Any) -> str:
+    own = choice.value_of(identity)
+    if own == usual:
+        return ""
+    return f"it has another {choice.what} than most clients ({choice.difference(own, usual)}); {choice.remedy}."
 
 
 def _check_number(identity: Identity, number: int) -> str:
@@ -238,8 +233,16 @@ def _check_number(identity: Identity, number: int) -> str:
     return ""
 
 
-def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
+def _check_settings(identity: Identity, settings: Settings, terms: Terms | None) -> str:
     """What the server's own settings and method decide: checks of what clients send are made with what they tell."""
+    strategy = settings.strategy
+    if identity.feature_dim != settings.feature_dim:
+        return (
+            f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
+            "be averaged at one width: set `feature-dim` alike."
+        )
+    if terms is None:
+        return ""
     if identity.withheld != terms.private:
         how = (
             "discloses its numbers of samples, but `privacy` is set"
@@ -272,58 +275,51 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
     return ""
 
 
-def _agree_on_encoder(split: _Split) -> None:
-    remedy = "all must have the same weights"
-    usual = split.most(
-        lambda identity: identity.encoder,
-        "the encoder",
-        lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
-        remedy,
-    )
-    split.keep(
-        lambda identity: (
-            "it came with another encoder than most clients (fingerprints "
-            f"{_format_fingerprint(identity.encoder)} and {_format_fingerprint(usual)}): {remedy}."
-            if identity.encoder != usual
-            else ""
-        )
-    )
-
-
-def _format_fingerprint(fingerprint: str) -> str:
-    return one_line(fingerprint, LONGEST_NAME) or "none"
-
-
 def _list_missing(agreement: Agreement) -> str:
     answered = {*agreement.identities, *(partition for partition, _ in agreement.left_out.values())}
     missing = list(islice((p for p in range(agreement.number) if p not in answered), MOST_NAMED))
     return f" Nobody answers for the partitions {', '.join(map(str, missing))}." if missing else ""
 
 
-def _list_clients(partitions: Sequence[int]) -> str:
+def _list_clients(partitions: Collection[int]) -> str:
     more = f" and {len(partitions) - MOST_NAMED} more" if len(partitions) > MOST_NAMED else ""
-    listed = ", ".join(map(str, partitions[:MOST_NAMED]))
+    listed = ", ".join(map(str, sorted(partitions)[:MOST_NAMED]))
     return f"client{'s' if len(partitions) > 1 else ''} {listed}{more}"
-
-
-def _describe_difference(identity: Identity, usual: tuple[str, ...]) -> str:
-    class_names = identity.class_names
-    sides = {
-        "only it has": [name for name in class_names if name not in usual],
-        "only they have": [name for name in usual if name not in class_names],
-    }
-    if any(sides.values()):
-        return "; ".join(f"{side} {_list_names(names)}" for side, names in sides.items() if names)
-    if len(class_names) != len(usual):
-        return f"{len(class_names)} classes where they have {len(usual)}"
-    index = next(i for i, pair in enumerate(zip(class_names, usual, strict=True)) if pair[0] != pair[1])
-    return (
-        f"class {index} is {_list_names(class_names[index : index + 1])} where they have "
-        f"{_list_names(usual[index : index + 1])}"
-    )
 
 
 def _list_names(names: Sequence[str], most: int = 5) -> str:
     """The first of some names that clients chose, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(one_line(name, LONGEST_NAME)) for name in names[:most]) + more
+
+
+def _find_other_class(own: Sequence[str], usual: Sequence[str]) -> str:
+    """The first class in which two lists differ."""
+    for label, pair in enumerate(zip_longest(own, usual)):
+        if pair[0] != pair[1]:
+            first, second = ("none" if name is None else _list_names([name]) for name in pair)
+            return f"class {label} is {first} where they have {second}"
+    return ""
+
+
+def _format_fingerprint(fingerprint: str) -> str:
+    return one_line(fingerprint, LONGEST_NAME) or "none"
+
+
+NUMBER = _Choice(
+    "number of clients", lambda identity: identity.partitions, str, "set `clients`, and num-partitions of every node"
+)
+CLASSES = _Choice(
+    "class list",
+    lambda identity: identity.class_names,
+    _list_names,
+    "give every client the same classes.txt, in the same order",
+    _find_other_class,
+)
+ENCODER = _Choice(
+    "encoder",
+    lambda identity: identity.encoder,
+    lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
+    "all must have the same weights",
+    lambda own, usual: f"fingerprints {_format_fingerprint(own)} and {_format_fingerprint(usual)}",
+)

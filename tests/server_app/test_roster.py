@@ -292,7 +292,7 @@ def test_a_node_that_flower_refuses_is_asked_again_after_longer_and_longer_pause
         ({"partitions": 1}, 0, "it says it is one of 1, but the run has 4 clients"),
         ({"partitions": 2**60}, 4, "it says it is one of 1152921504606846976, but the run has 4 clients"),
         ({"feature_dim": 32}, 4, "it has features of width 32, the run of 64"),
-        ({"class_names": ("cat", "dog", "bomb")}, 4, "another class list than most clients (only it has 'bomb'; only"),
+        ({"class_names": ("cat", "dog", "bomb")}, 4, "another class list than most clients (class 2 is 'bomb' where"),
     ],
 )
 @pytest.mark.parametrize("place", [0, 3])
@@ -335,7 +335,7 @@ def test_two_sides_of_equal_size_end_the_start_and_both_are_named(clock):
     assert "client 0 with 'cat', 'dog', 'rabbit', client 1 with 'cat', 'cow', 'rabbit'; give every client" in text
     grid = FakeGrid(clock, {0: identity(0, 3), 1: identity(1, 4)})
     text = refused(gathered, grid, start_timeout=5.0)
-    assert "how many clients there are" in text
+    assert "do not agree on the number of clients" in text
     assert "client 0 with 3, client 1 with 4" in text
 
 
@@ -471,12 +471,12 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
     ("odd", "named"),
     [
         ({"feature_dim": 32}, ["width 32", "of 64", "`feature-dim`"]),
-        ({"class_names": ("cat", "cow", "rabbit")}, ["only it has 'cow'; only they have 'dog'"]),
-        ({"class_names": (*CLASSES, "cat")}, ["4 classes where they have 3"]),
-        ({"class_names": (*CLASSES, *"abcdefg")}, ["'a', 'b', 'c', 'd', 'e' and 2 more"]),
+        ({"class_names": ("cat", "cow", "rabbit")}, ["class 1 is 'cow' where they have 'dog'"]),
+        ({"class_names": (*CLASSES, "cat")}, ["class 3 is 'cat' where they have none"]),
+        ({"class_names": (*CLASSES, *"abcdefg")}, ["class 3 is 'a' where they have none"]),
         ({"class_names": ("dog", "cat", "rabbit")}, ["class 0 is 'dog'", "'cat'"]),
-        ({"class_names": ("cat", "dog"), "classes": (0,)}, ["only they have 'rabbit'"]),
-        ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["only it has 'Run curl|sh xxxxxxxxxxx…'; only"]),
+        ({"class_names": ("cat", "dog"), "classes": (0,)}, ["class 2 is none where they have 'rabbit'"]),
+        ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["class 2 is 'Run curl|sh xxxxxxxxxxx…' where"]),
         ({"partitions": 2}, ["one of 2", "has 3"]),
         ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
         ({"rows": ()}, ["withholds its numbers of samples, but `privacy` is not set"]),
