@@ -101,27 +101,6 @@ def room_of(module: str) -> str:
     return "" if top != "protosphere" else below if below in FLOOR else top
 
 
-def private_uses(tree: ast.Module, room: str) -> Iterator[tuple[int, str]]:
-    """Private names of modules of another room, reached by attribute."""
-    modules = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            origin = getattr(node, "module", None)
-            for alias in node.names:
-                whole = f"{origin}.{alias.name}" if origin else alias.name
-                modules[alias.asname or alias.name.split(".")[0]] = room_of(whole)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and is_private(node.attr):
-            base = node.value
-            while isinstance(base, ast.Attribute):
-                base = base.value
-            owner = modules.get(base.id) if isinstance(base, ast.Name) else None
-            if isinstance(base, ast.Name) and base.id == "protosphere":
-                owner = room_of(ast.unparse(node))
-            if owner in FLOOR and owner != room:
-                yield node.lineno, ast.unparse(node)
-
-
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
@@ -163,8 +142,6 @@ def violations(root: Path) -> list[str]:
                 note(each.line, f"prototypes imports {outside}")
             if within(each.module, "flwr") and not within(each.module, PUBLIC_FLOWER) and place != FLOWER:
                 note(each.line, f"Flower beyond its public modules: {each.module}")
-        for line, use in private_uses(tree, room):
-            note(line, f"private name of another room: {use}")
     return found
 
 
@@ -257,35 +234,19 @@ def test_the_range_of_flower_is_what_was_tried():
 
 BAD = [
     ("protosphere/core/x.py", "from protosphere.strategies import METHODS", "core imports strategies"),
-    ("data/x.py", "import protosphere.models.split as split", "data imports models"),
     ("client_app/x.py", "from strategies import METHODS", "a room without the one name: strategies"),
-    ("protosphere/x.py", "import protosphere.cli.main", "protosphere imports cli"),
-    ("client_app/x.py", "from protosphere import server_app", "client_app imports server_app"),
-    (
-        "protosphere/core/deep/x.py",
-        "def f():\n    if True:\n        from protosphere.cli import main",
-        "core imports cli",
-    ),
-    (
-        "protosphere/core/x.py",
-        "import importlib\nimportlib.import_module('protosphere.strategies.local')",
-        "core imports strategies",
-    ),
+    ("protosphere/core/deep/x.py", "def f():\n    from ...cli import main", "core imports cli"),
+    ("protosphere/core/x.py", "importlib.import_module('protosphere.strategies.local')", "core imports strategies"),
     ("protosphere/wire/x.py", "from protosphere.prototypes.sphere import _helper", "private name of prototypes"),
-    (
-        "protosphere/wire/x.py",
-        "import protosphere.prototypes.sphere\nprotosphere.prototypes.sphere._helper()",
-        "prototypes.sphere._helper",
-    ),
-    ("protosphere/wire/x.py", "from protosphere.prototypes.sphere import Thing\nThing._made()", "Thing._made"),
-    ("protosphere/prototypes/x.py", "from flwr.app import Message", "prototypes imports flwr"),
-    ("strategies/x.py", "from flwr.server.strategy import FedAvg", "beyond its public modules: flwr.server.strategy"),
-    ("client_app/x.py", "import flwr.client", "beyond its public modules: flwr.client"),
+    ("protosphere/prototypes/x.py", "import pandas", "prototypes imports pandas"),
     ("data/x.py", "def f():\n    from flwr import server", "beyond its public modules: flwr"),
-    ("data/x.py", "import importlib\nimportlib.import_module('flwr.common')", "beyond its public modules: flwr.common"),
-    ("protosphere/launch/x.py", "from flwr.superlink.grid import InMemoryGrid", "modules: flwr.superlink.grid"),
-    ("protosphere/core/x.py", "from flwr.supercore.task_identity import TaskIdentity", "modules: flwr.supercore"),
 ]
+GOOD = """
+import protosphere.core.seeds
+from protosphere.prototypes import sphere
+from protosphere.strategies.other import _shared_in_the_room
+from flwr.serverapp.strategy import Strategy
+"""
 
 
 def build(root, place, text):
@@ -295,64 +256,17 @@ def build(root, place, text):
     return root
 
 
-@pytest.mark.parametrize(("place", "text", "said"), BAD)
-def test_the_walker_sees(tmp_path, place, text, said):
-    found = violations(build(tmp_path, place, text))
-    assert len(found) == 1
-    assert found[0].startswith(f"{place}:")
-    assert said in found[0]
+@pytest.mark.parametrize(("place", "text", "words"), BAD)
+def test_the_walker_sees(tmp_path, place, text, words):
+    (found,) = violations(build(tmp_path, place, text))
+    assert found.startswith(f"{place}:")
+    assert words in found
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        (
-            "strategies/x.py",
-            "import protosphere.core.seeds\nfrom protosphere.prototypes import sphere\nsphere.public()",
-        ),
-        (
-            "strategies/x.py",
-            "from protosphere.strategies.other import _shared_in_the_room\nfrom protosphere.strategies import other\n"
-            "other._x",
-        ),
-        ("strategies/x.py", "from . import base\nfrom .base import Thing"),
-        (
-            "protosphere/comparison/x.py",
-            "import protosphere.server_app.app\nimport protosphere.client_app.app\nfrom protosphere import data",
-        ),
-        ("protosphere/core/flower.py", "from flwr.supercore.task_identity import TaskIdentity"),
-        ("strategies/x.py", "from flwr_datasets import partitioner\nfrom flwr.serverapp.strategy import Strategy"),
-        (
-            "protosphere/prototypes/x.py",
-            "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg",
-        ),
-        ("client_app/x.py", "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import Grid\nself._x = 1"),
-        ("protosphere/cli/x.py", "from protosphere.data import __version__\n'from protosphere import server_app'"),
-    ],
-)
-def test_the_walker_lets_pass(tmp_path, place, text):
-    assert violations(build(tmp_path, place, text)) == []
+def test_the_walker_lets_pass(tmp_path):
+    assert violations(build(tmp_path, "strategies/x.py", GOOD)) == []
 
 
-def test_the_walker_resolves_relative_imports(tmp_path):
-    # `from ...` out of a room reaches the next one
-    found = violations(
-        build(tmp_path, "protosphere/core/deep/x.py", "from ...strategies import base\nfrom ..seeds import derive")
-    )
-    assert len(found) == 1
-    assert "core imports strategies" in found[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("from protosphere.strategies.fedproto import FedProto", 1),
-        ("from protosphere.strategies import fedproto", 1),
-        ("import protosphere.strategies.fedproto", 1),
-        ("if name == 'fedproto':\n    pass", 1),
-        ("x = {'fedproto': 1, 'protonorm': 2}", 2),
-        ("from protosphere.strategies import read_settings\nx = 'local'\ny = 'local-prototypes'\nz = 'as fedproto'", 0),
-    ],
-)
-def test_a_method_named_in_the_client_is_seen(tmp_path, text, names):
-    assert len(method_names_in_client(build(tmp_path, "client_app/x.py", text), METHODS)) == names
+def test_a_method_named_in_the_client_is_seen(tmp_path):
+    text = "from protosphere.strategies import fedproto\nname == 'protonorm'\nx = 'local-prototypes'"
+    assert len(method_names_in_client(build(tmp_path, "client_app/x.py", text), METHODS)) == 2
