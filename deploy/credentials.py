@@ -1,7 +1,7 @@
-"""Makes what TLS and node authentication need: a certificate authority, the SuperLink's certificate, nodes' key pairs.
+"""Create the certificate authority, the SuperLink's certificate and the key pairs of nodes.
 
-Sites need `ca.crt`, the SuperLink's machine `superlink.crt`, `superlink.key` and `ca.crt`, the register each site's
-`.pub` file. `ca.key` belongs to neither. Nothing is ever overwritten, but for a certificate that is renewed.
+Sites need `ca.crt`. The SuperLink's machine needs `superlink.crt`, `superlink.key` and `ca.crt`, and each site's
+`.pub` file to register it. Keep `ca.key` on neither. Existing files are never overwritten, except by `renew`.
 """
 
 import ipaddress
@@ -42,18 +42,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="""
-        once, by whoever runs the federation:
+        once, on the machine of whoever runs the federation:
           python deploy/credentials.py authority credentials
-        for every name and address that the SuperLink is called by:
+        for all names and addresses that sites use for the SuperLink:
           python deploy/credentials.py superlink credentials fl.example.org
-        at each site, where the private key stays:
+        at each site; the private key stays there:
           python deploy/credentials.py node credentials/clinic-north
-        before the SuperLink's certificate ends, after a year:
+        before the SuperLink's certificate expires, after a year:
           python deploy/credentials.py renew credentials
     """,
 )
-Folder = Annotated[Path, typer.Argument(help="Where ca.key and ca.crt lie.", show_default=False)]
-Days = Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long the certificate is valid.")]
+Folder = Annotated[Path, typer.Argument(help="Folder with ca.key and ca.crt.", show_default=False)]
+Days = Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="Validity of the certificate, in days.")]
 
 
 @app.command(cls=Command)
@@ -61,10 +61,10 @@ def authority(
     folder: Folder,
     passphrase: Annotated[bool, typer.Option("--passphrase", help="Encrypt ca.key with a passphrase.")] = False,
 ) -> None:
-    """Make the certificate authority.
+    """Create the certificate authority.
 
-    ca.key is to be kept offline; ca.crt is what every machine needs. A passphrase is asked for, here and whenever
-    ca.key is used, or is taken from the variable PROTOSPHERE_CA_PASSPHRASE.
+    Keep ca.key offline; every machine needs ca.crt. With --passphrase, every command that uses ca.key asks for the
+    passphrase or takes it from the environment variable PROTOSPHERE_CA_PASSPHRASE.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
@@ -88,14 +88,14 @@ def authority(
 def superlink(
     folder: Folder,
     hosts: Annotated[
-        list[str], typer.Argument(help="Names and addresses by which nodes call the SuperLink.", show_default=False)
+        list[str], typer.Argument(help="Names and addresses that nodes use for the SuperLink.", show_default=False)
     ],
     days: Days = YEAR,
 ) -> None:
-    """Make the SuperLink's key and certificate.
+    """Create the SuperLink's key and certificate.
 
-    They are superlink.key and superlink.crt, signed by the authority in the same folder. localhost and 127.0.0.1 are
-    always among its names: `flwr run` may come through a tunnel.
+    This writes superlink.key and superlink.crt, signed by the authority in the same folder. The certificate is also
+    valid for localhost and 127.0.0.1, because `flwr run` may come through a tunnel.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
@@ -105,10 +105,7 @@ def superlink(
 
 @app.command(cls=Command)
 def node(path: Annotated[Path, typer.Argument(help="The private key; .pub is added for the public one.")]) -> None:
-    """Make a SuperNode's key pair.
-
-    It is in OpenSSH's form, the only one that Flower reads.
-    """
+    """Create a SuperNode's key pair, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -117,10 +114,10 @@ def node(path: Annotated[Path, typer.Argument(help="The private key; .pub is add
 
 @app.command(cls=Command)
 def renew(folder: Folder, days: Days = YEAR) -> None:
-    """Make the SuperLink's certificate anew.
+    """Renew the SuperLink's certificate.
 
-    superlink.crt gets the names and the key that it had, and another end; superlink.key is not needed for it. The
-    SuperLink has it from its next start on.
+    The new superlink.crt has the same names and the same key. superlink.key is not needed. The SuperLink uses it from
+    its next start on.
     """
     old = _read_certificate(folder / "superlink.crt")
     try:
@@ -139,10 +136,10 @@ def renew(folder: Folder, days: Days = YEAR) -> None:
 
 
 @app.command(cls=Command)
-def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlink.crt lie.")]) -> None:
-    """Say how long the certificates are valid.
+def check(folder: Annotated[Path, typer.Argument(help="Folder with ca.crt and superlink.crt.")]) -> None:
+    """Show how long the certificates are valid.
 
-    In the last 30 days there is a warning; exits 2 when one has expired, or is not valid yet.
+    Warns in the last 30 days. Exits with 2 if a certificate has expired or is not valid yet.
     """
     now = datetime.now(UTC)
     for name, remedy in (

@@ -10,15 +10,16 @@ usage() {
     cat <<'END'
 usage: deploy/superlink.sh --credentials FOLDER [option ...]
 
-  --credentials FOLDER  holds ca.crt, superlink.crt, superlink.key (deploy/credentials.py makes them)
-  --insecure            instead: no TLS and no node authentication, for a trial on one machine
-  --fleet ADDRESS       with Flower 1.39: where SuperNodes call, host:port (default 0.0.0.0:9092; with --insecure
-                        127.0.0.1:9092). With Flower 1.40 and newer they call nginx, which calls --port
-  --host ADDRESS        where `flwr run` calls (default 127.0.0.1; with Flower 1.40 and newer no other than loopback).
-                        Whoever reaches it may start any app on all sites
-  --port PORT           the same (default 8000)
-  --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere): this user's alone
-  --umask MASK          what others may not do with files that runs write elsewhere (default 077: nothing)
+  --credentials FOLDER  folder with ca.crt, superlink.crt and superlink.key (deploy/credentials.py makes them)
+  --insecure            instead of --credentials: no TLS and no node authentication, for a trial on one machine
+  --fleet ADDRESS       Flower 1.39 only: host:port for SuperNodes (default 0.0.0.0:9092; with --insecure
+                        127.0.0.1:9092). With Flower 1.40 and newer SuperNodes call nginx, which calls --port
+  --host ADDRESS        address for `flwr run` (default 127.0.0.1; with Flower 1.40 and newer loopback only). Whoever
+                        reaches it may start any app on all sites
+  --port PORT           port for `flwr run` (default 8000)
+  --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere); only this user
+                        can read it
+  --umask MASK          permissions that runs withhold from files in a `results-dir` elsewhere (default 077: all)
 END
 }
 

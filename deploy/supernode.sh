@@ -8,36 +8,32 @@ usage() {
     cat <<'END'
 usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE --key FILE [option ...]
 
-  --superlink HOST:PORT  the SuperLink's fleet address: gRPC with Flower 1.39, HTTPS with 1.40 and newer, at both ends the same
-  --partition I          which client this site is, 0 to N - 1, the same as long as a run lasts
-  --of N                 how many clients there are
-  --ca FILE              ca.crt of the federation
-  --key FILE             this site's private key (deploy/credentials.py node), registered at the SuperLink
-  --insecure             instead of --ca and --key: no TLS and no authentication, for a trial on one machine
-  --data FOLDER          this site's own samples, or one file of them (.npz, .csv, .parquet, .jsonl); without it, it takes its
-                         share of the run's data set. Tables and arrays need a classes.txt in their folder: the classes,
-                         one a line, the same at all sites
-  --label-column NAME    which column of its tables has the classes, if it has no usual name; so do --text-column NAME
-                         for the texts and --group-column NAME for what must stay together, a patient. No run can
-                         name another
-  --model NAME           its architecture, no family; without it, the run's setting `models` gives one
-  --strategy FILE        the file of the method that runs here, where the run's is somebody's own; the same at all sites
-  --device NAME          auto, cpu, cuda, mps, xpu or cuda:N; without it, the run's setting `device`
-  --domain NAME          what the domain of its samples is called, if accuracy is to be told by domain
-  --name NAME            what this site is called beside its number, in all that the server shows: at most 60 characters;
-                         without it, its domain, or its number alone
-  --privacy              take part in runs with `privacy` alone
-  --privacy-epsilon E    the most that may ever be spent on this site's samples, with --privacy-delta D: without them it takes
-                         part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
-  --encoder NAME         where the run's public encoder lies here, as its setting names it; a file or folder by its
-                         absolute path, weights as resnet18@/srv/weights.pth
-  --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
-  --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
-  --allow-app FILE       run only the apps whose digests are lines of this file (`protosphere app-hash` prints Protosphere's);
-                         without it, whoever may start runs at the SuperLink chooses the code that runs here
-  --warm no              start each ClientApp from nothing; without it, each is a fork of a process that has loaded Flower
-                         and torch (docs/deployment.md)
-  --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
+  --superlink HOST:PORT    address for SuperNodes: gRPC with Flower 1.39, HTTPS with 1.40 and newer
+  --partition I            number of this site, 0 to N - 1; it stays the same for the whole run
+  --of N                   number of sites
+  --ca FILE                ca.crt of the federation
+  --key FILE               this site's private key (deploy/credentials.py node), registered at the SuperLink
+  --insecure               instead of --ca and --key: no TLS and no authentication, for a trial on one machine
+  --data PATH              this site's samples: a folder or a file (.npz, .csv, .parquet). Without it the site uses its
+                           share of the run's data set. Tables and arrays need a classes.txt in their folder, with one
+                           class per line, the same at all sites
+  --label-column NAME      column of the classes, if it has none of the usual names; also --text-column NAME for texts
+                           and --group-column NAME for groups such as patients. A run cannot choose other columns
+  --model NAME             architecture of this site; without it, the run's setting `models` decides
+  --strategy FILE          file of your own method, if the run uses one; the same at all sites
+  --device NAME            auto, cpu, cuda, cuda:N, mps or xpu; without it, the run's setting `device` decides
+  --domain NAME            domain of this site's samples, for accuracy by domain
+  --name NAME              name shown beside the site's number, at most 60 characters (default: its domain)
+  --privacy                take part only in runs with `privacy`
+  --privacy-epsilon E      with --privacy-delta D: the most that may ever be spent on this site's samples. Without both
+                           the site takes part in no release (docs/privacy.md)
+  --encoder NAME           local path of the run's public encoder; weights as resnet18@/srv/weights.pth
+  --trusted-entities FILE  run only signed code of the publishers in this file (docs/privacy.md)
+  --port PORT              port for Flower's processes on this machine (default 9094; different for each SuperNode)
+  --allow-app FILE         run only the apps whose digests this file lists (`protosphere app-hash` prints a digest).
+                           Without it, whoever may start runs chooses the code that runs here
+  --warm no                start each ClientApp anew, instead of forking a process that has loaded Flower and torch
+  --state FOLDER           models, decoded data, privacy ledger (default $PROTOSPHERE_HOME, or ~/.protosphere)
 END
 }
 
@@ -57,9 +53,9 @@ say() {
 
 # tables, as data/forms/folders.py finds them
 tables_in() {
-    for file in "$1"/*.parquet "$1"/*.csv "$1"/*.json "$1"/*.jsonl; do
+    for file in "$1"/*.parquet "$1"/*.csv; do
         case ${file##*/} in
-            __* | dataset_info.json | dataset_infos.json | columns.json) ;;
+            __*) ;;
             *) [ ! -e "$file" ] || return 0 ;;
         esac
     done
@@ -70,7 +66,7 @@ tables_in() {
 own_folder() {
     # one file is a data set, too; its classes are named beside it
     case $3 in
-        *.npz | *.csv | *.parquet | *.json | *.jsonl)
+        *.npz | *.csv | *.parquet)
             if [ -f "$3" ]; then
                 beside=$(cd "$(dirname "$3")" && pwd)
                 [ -s "$beside/classes.txt" ] ||

