@@ -20,6 +20,7 @@ from tests.pictures import paint
 Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
+QUICK |= {"local_epochs": 1, "momentum": 0.0}
 
 
 def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path):

@@ -31,6 +31,7 @@ from protosphere.strategies.contract import (
 from protosphere.strategies.fedproto import METHOD as FEDPROTO
 
 QUICK = {"rounds": 1, "device": "cpu", "quiet": True, "max_samples": 200}
+QUICK |= {"local_epochs": 1, "momentum": 0.0}
 
 
 def local_names():

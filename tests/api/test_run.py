@@ -25,6 +25,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings
 
 SPIRAL = {"dataset": "spiral", "clients": 3, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu"}
+SPIRAL |= {"local_epochs": 1, "momentum": 0.0}
 ROOT = Path(protosphere.__file__).resolve().parents[1]
 
 
@@ -34,7 +35,7 @@ def start(**asked):
 
 def test_it_is_the_run_of_the_command(run, metrics, home):
     asked = {"dataset": "spiral", "spiral-points": 60, "strategy": "protonorm", "protonorm.gamma": 5.0, "rounds": 3}
-    whole = run(asked | {"feature-dim": 64, "max-samples": 0, "local-epochs": 5, "momentum": 0.9}, clients=3)
+    whole = run(asked | {"feature-dim": 64, "max-samples": 0}, clients=3)
     assert metrics(start(strategy="protonorm", protonorm__gamma=5.0).folder) == metrics(whole)
 
 
@@ -382,7 +383,7 @@ import protosphere
 
 if __name__ == "__main__":
     run = protosphere.run("fedproto", "spiral", clients=3, rounds=2, workers=2, models="tiny_perceptron",
-                          spiral_points=60, device="cpu", quiet=True, report=False)
+                          spiral_points=60, device="cpu", local_epochs=1, momentum=0.0, quiet=True, report=False)
     import data
     print(run.folder, data.NAME)
 """
