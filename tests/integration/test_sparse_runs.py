@@ -34,21 +34,11 @@ def received(folder, partition):
 # --- the same run, however it is run ----------------------------------------------------------------------------
 
 
-def test_neither_workers_nor_a_resumption_nor_the_order_of_replies_change_a_sparse_run(run, metrics):
-    """A worker process derives the masks anew; so does one that resumes."""
-    settings = SPARSE | {"rounds": 3, "fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron"}
-    usual = json.dumps(metrics(run(settings, grid=OtherOrder)))
-    assert json.dumps(metrics(run(settings, workers=2))) == usual
-    apart = run(settings | {"rounds": 2}, workers=2)
-    client_module._states.clear()
-    resumed = metrics(run(settings | {"resume": str(apart)}))
-    # where it ended first, it evaluated for the last time
-    assert resumed[2].pop("last")
-    resumed[2].pop("confusion", None)
-    expected = json.loads(usual)
-    for line in (resumed[2], expected[2]):
-        line.pop("bytes")
-    assert json.loads(json.dumps(resumed)) == expected
+def test_the_order_of_replies_does_not_change_a_sparse_run_and_the_seed_of_its_masks_does(run, metrics):
+    """Other workers and a resumption: tests/strategies/test_contract.py."""
+    settings = SPARSE | {"rounds": 2, "fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron"}
+    usual = json.dumps(metrics(run(settings)))
+    assert json.dumps(metrics(run(settings, grid=OtherOrder))) == usual
     for changed in ({"seed": 1}, {"tinyproto.sparsity-dim": 5}):
         assert json.dumps(metrics(run(settings | changed))) != usual
 

@@ -250,7 +250,7 @@ def left_by(folder):
 
 
 # each in another way of exchanging; of the others this process goes on, which remembers nothing either
-BY_OTHER_WORKERS = ("fedproto", "fedavg", "gfpl", "protosphere")
+BY_OTHER_WORKERS = ("fedproto", "fedavg", "gfpl", "tinyproto-fp", "protosphere")
 
 
 # who is weighed by class counts keeps nothing else
