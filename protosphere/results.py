@@ -234,7 +234,7 @@ class Run:
         'map-of-prototypes'
 
         Args:
-            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `roc-auc-over-rounds`,
+            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`,
                 `accuracy-by-client`, `samples-by-client-and-class`, `confusion` (the setting of that name asks for it),
                 `distances-of-global-prototypes`, `map-of-prototypes`, `margins-of-global-prototypes`,
                 `values-of-prototypes` or `alignment`.

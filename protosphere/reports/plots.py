@@ -200,32 +200,6 @@ def accuracy_over_bytes(results: Results) -> Plot:
     return plot.describe("accuracy-over-bytes", "Accuracy over bytes", alt, caption, numbers)
 
 
-def roc_auc_over_rounds(results: Results) -> Plot:
-    """The clients' mean area under the ROC curve, and the worst."""
-    areas = {line["round"]: line["roc_auc"] for line in results.lines if "roc_auc" in line}
-    if not areas:
-        raise NothingToPlotError("ROC AUC over rounds: the setting `roc-auc` asks for it.")
-    table = pd.DataFrame(areas).T.sort_index()[["mean", "worst", "clients"]]
-    with canvas.figure() as plot:
-        axes = plot.add_subplot()
-        for name, label, look in (
-            ("mean", "mean over clients, by samples", {"color": COLOURS[0]}),
-            ("worst", "worst client", {"color": COLOURS[1], "linewidth": 1.3, "linestyle": DASHED}),
-        ):
-            axes.plot(table.index, table[name], label=label, marker=dots(table), markersize=3.5, **look)
-        axes.set(xlabel="round", ylabel="area under the ROC curve")
-        whole_rounds(axes)
-        plot.legend(loc="outside lower center", ncols=2)
-    last = areas[max(areas)]
-    caption = (
-        f"Area under the ROC curve by {last['rule']}, on each client's test samples: one class against the rest, "
-        f"averaged over classes, then over {last['clients']} clients weighted by test samples. 0.5 is chance level."
-    )
-    alt = f"Area under the ROC curve at the end: mean {last['mean']:.3f}, worst client {last['worst']:.3f}."
-    numbers = table.rename_axis("round").reset_index()
-    return plot.describe("roc-auc-over-rounds", "ROC AUC over rounds", alt, caption, numbers)
-
-
 # --- clients ----------------------------------------------------------------------------------------------------
 
 
@@ -689,7 +663,6 @@ OF_RUN: dict[str, Callable[[Results], Plot]] = {
     "accuracy-over-rounds": accuracy_over_rounds,
     "loss-over-rounds": loss_over_rounds,
     "accuracy-over-bytes": accuracy_over_bytes,
-    "roc-auc-over-rounds": roc_auc_over_rounds,
     "accuracy-by-client": accuracy_by_client,
     "samples-by-client-and-class": samples_by_client_and_class,
 }

@@ -58,7 +58,7 @@ MEANINGS = {
 NOT_SHOWN = frozenset({"results-dir", "resume"})
 # heading -> the plots under it
 SECTIONS = {
-    "Accuracy": ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "roc-auc-over-rounds"],
+    "Accuracy": ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes"],
     "Classes": ["confusion"],
     "Clients and their data": ["accuracy-by-client", "samples-by-client-and-class"],
     "Prototypes": [
@@ -71,7 +71,7 @@ SECTIONS = {
     "Bytes": [],
 }
 # plots that most runs have nothing of, and whose lack nobody need be told
-RARE = ("roc-auc-over-rounds", "confusion", "margins-of-global-prototypes", "values-of-prototypes", "alignment")
+RARE = ("confusion", "margins-of-global-prototypes", "values-of-prototypes", "alignment")
 
 
 def write_report(folder: Path, trust: bool = False) -> Path:

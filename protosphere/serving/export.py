@@ -1,10 +1,9 @@
-"""A trained client's model for use outside: one file with the program, what it means, and its prototypes.
+"""A trained client's model for use outside: one file with the program and what it means.
 
 The program takes inputs as they are (an image's pixels from 0 to 255) and needs no part of this project. Its rules are
 those of `prototypes/`, in operations that every format of programs has.
 """
 
-import base64
 import importlib
 import io
 import json
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from protosphere.core.errors import SettingError
@@ -31,8 +29,6 @@ from protosphere.strategies.release import POOL, RULE
 
 FORMATS = (".pt2", ".onnx")  # how a file's name ends; torch.export.load insists on the first
 METADATA = "metadata.json"
-# the formats hold text alone beside their programs
-PROTOTYPES = "prototypes.safetensors.base64"
 OUTPUTS = ["scores", "features"]
 
 
@@ -154,7 +150,7 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
 
 
 def export(trained: Trained, output: Path, rule: str = "", force: bool = False) -> None:
-    """Write a client's program, its prototypes and class names to one file, whole or not at all.
+    """Write a client's program and class names to one file, whole or not at all.
 
     Args:
         trained: on the CPU.
@@ -171,7 +167,7 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
         raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
     rule_name = trained.chosen(rule)
     program = Program(trained, rule_name).eval().requires_grad_(False)
-    about = {METADATA: json.dumps(_metadata(trained, rule_name), indent=2), PROTOTYPES: _prototypes(trained)}
+    about = {METADATA: json.dumps(_metadata(trained, rule_name), indent=2)}
     # two inputs, and that there may be any number of them
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
     write = _as_torch if output.suffix == ".pt2" else _as_onnx
@@ -290,13 +286,3 @@ def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:
         features += [{"column": column.name, **value} for value in values]
         features += [{"column": column.name, "missing": True}] if column.missing else []
     return features
-
-
-def _prototypes(trained: Trained) -> str:
-    """Labels and vectors of the local prototypes and of the targets, without class counts."""
-    sets = {"local": trained.state.prototypes, "global": trained.state.targets}
-    tensors = {}
-    for name, prototypes in sets.items():
-        if prototypes is not None:
-            tensors[f"{name}/labels"], tensors[f"{name}/vectors"] = prototypes.labels, prototypes.vectors.contiguous()
-    return base64.b64encode(save(tensors)).decode()

@@ -1,6 +1,5 @@
 """An exported program, in a process that has nothing of this project, says what `predict` says."""
 
-import base64
 import json
 import re
 import shutil
@@ -15,10 +14,9 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load
 
 from protosphere.core.errors import SettingError
-from protosphere.serving.export import METADATA, PROTOTYPES, export
+from protosphere.serving.export import METADATA, export
 from protosphere.serving.input_rows import answers_to, read_rows
 from protosphere.serving.predict import open_trained
 from tests.strategies.needs import ASKED
@@ -120,10 +118,10 @@ def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tm
         torch.testing.assert_close(scores, trained.scores(rule, stored).float(), rtol=1e-4, atol=1e-4)
 
 
-def test_one_file_tells_names_rule_and_prototypes(client_of, tmp_path):
+def test_one_file_tells_names_and_rule(client_of, tmp_path):
     trained = client_of({"strategy": "protonorm", "models": "tiny_perceptron", "rounds": 2})
     export(trained, tmp_path / "model.pt2")
-    extra = {METADATA: "", PROTOTYPES: ""}
+    extra = {METADATA: ""}
     torch.export.load(tmp_path / "model.pt2", extra_files=extra)
     about = json.loads(extra[METADATA])
     assert about["class_names"] == list("0123456789")
@@ -143,12 +141,6 @@ def test_one_file_tells_names_rule_and_prototypes(client_of, tmp_path):
     }
     told = [about[name] for name in ("rule", "model", "strategy", "run", "partition", "round")]
     assert told == ["local-prototypes", "tiny_perceptron", "protonorm", trained.run, 0, 2]
-    kept = load(base64.b64decode(extra[PROTOTYPES]))
-    assert set(kept) == {"local/labels", "local/vectors", "global/labels", "global/vectors"}
-    assert torch.equal(kept["local/vectors"], trained.state.prototypes.vectors)
-    assert torch.equal(kept["local/labels"], trained.state.prototypes.labels)
-    # as the client uses them: gamma times a unit vector
-    assert kept["global/vectors"].norm(dim=1).tolist() == pytest.approx([10.0] * len(kept["global/labels"]), rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("fedproto", "discriminant"), ("pool", "")])
@@ -169,7 +161,6 @@ def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of,
         assert features.shape == (rows, 12)
     told = session.get_modelmeta().custom_metadata_map
     assert json.loads(told[METADATA])["rule"] == trained.chosen(rule)
-    assert "local/vectors" in load(base64.b64decode(told[PROTOTYPES]))
 
 
 @pytest.fixture
