@@ -32,7 +32,7 @@ def print_summary(folder: Path) -> None:
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
     if summary["rules"] and summary["strategy"] not in ("local", "frame"):
-        typer.echo(f"next: {_comparison(summary)} tells what the exchange adds")
+        typer.echo(f"next: {_comparison(summary, folder)} tells what the exchange adds")
 
 
 def _names(folder: Path) -> Mapping[int, str]:
@@ -43,19 +43,26 @@ def _names(folder: Path) -> Mapping[int, str]:
         return NAMELESS
 
 
-def _comparison(summary: Mapping[str, Any]) -> str:
-    """The command that compares the run's method with those that exchange nothing, on the same data."""
-    from protosphere.strategies import METHODS, load_method
+def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
+    """The command that compares the run's method with those that exchange nothing, on the same clients."""
+    from protosphere.core.settings import MAY_DIFFER_ON_RESUME
+    from protosphere.launch.flower import toml_value
+    from protosphere.strategies import METHODS, known_settings, load_method
 
+    strategy = summary["strategy"]
+    defaults = known_settings(strategy)
     settings = {"dataset": summary["dataset"]}
+    # where it ran, its seed and its rule are no part of what is compared
+    left_out = MAY_DIFFER_ON_RESUME - {"rounds"} | {"strategy", "seed", "inference"}
+    for name, value in RunFolder(folder).settings().items():
+        if name not in left_out and defaults.get(name) != value:
+            settings[name] = value
+    settings["clients"] = summary["clients"]
     # the control needs the same public encoder
-    encoder = summary.get("settings", {}).get("encoder", "")
-    if not encoder and summary["strategy"] in METHODS:
-        encoder = load_method(summary["strategy"]).objective.encoder
-    if encoder:
-        settings["encoder"] = encoder
-    words = " ".join(f'{name}="{value}"' for name, value in settings.items())
-    return f"`protosphere compare --methods local,frame,{summary['strategy']} -c {shlex.quote(words)}`"
+    if "encoder" not in settings and strategy in METHODS and load_method(strategy).objective.encoder:
+        settings["encoder"] = load_method(strategy).objective.encoder
+    words = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
+    return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(words)}`"
 
 
 def _table(summary: Mapping[str, Any]) -> Table:

@@ -84,8 +84,8 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
         "sent: 0.2 kB up, 0.2 kB down, and 0.2 kB of overhead; evaluation takes another 0.1 kB",
         "time: 12.3 s",
         f"results: {folder}",
-        "next: `protosphere compare --methods local,frame,protonorm -c 'dataset=\"digits\"'` tells what the exchange "
-        "adds",
+        "next: `protosphere compare --methods local,frame,protonorm -c 'dataset=\"digits\" clients=2'` tells what the "
+        "exchange adds",
     ]
     assert "\x1b" not in result.stdout
 
