@@ -116,7 +116,7 @@ OF_COMMANDS = [
     ("compare", ["--on", "ray:127.0.0.1:1"], "--on is ray:127.0.0.1:1, but nothing answers there"),
     ("compare", ["--on", "flower"], "--on is 'flower', but it is process, workers:N or ray[:HOST:PORT]."),
     ("compare", ["--flower"], "--flower is gone: a trial is a run in one process"),
-    ("compare", ["--jobs", "0"], "--jobs is 0, but one must run at least."),
+    ("compare", ["--jobs", "0"], "the number of jobs is 0, but at least one trial must run at a time."),
     ("compare", ["--equal-steps"], "--equal-steps is gone: set `local-epochs`"),
     ("compare", ["--resume", "latest", "--seeds", "0"], "--resume continues a comparison as it was started"),
 ]

@@ -24,7 +24,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     What is `stopped` goes on with `--resume`. Beside the state are the finished rounds, or trials.
     `%` is the headline accuracy. The size includes the clients' models in this PROTOSPHERE_HOME.
 
-    Exits 0.
+    Exits 0, or 2 if the results folder is a file.
     """
     if context.invoked_subcommand is not None:
         return
@@ -34,9 +34,12 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from protosphere.data.domains import short_name
     from protosphere.stored_runs import list_stored
 
+    root = results_root(results)
+    if root.is_file():
+        end(f"{root} is a file, not a folder of results; name the folder.")
     entries = list_stored(results)
     if not entries:
-        typer.echo(f"{results_root(results)} holds no run; `protosphere run` starts one.")
+        typer.echo(f"{root} holds no run; `protosphere run` starts one.")
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("name", "method", "data"):
@@ -50,7 +53,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
         state, size = f"{entry.state} {entry.rounds}", readable_size(entry.size)
         table.add_row(entry.name, stem(entry.what), short_name(entry.dataset), state, headline, size)
     console().print(table)
-    typer.echo(f"in {results_root(results)}: {readable_size(sum(entry.size for entry in entries))}")
+    typer.echo(f"in {root}: {readable_size(sum(entry.size for entry in entries))}")
 
 
 def _in(context: typer.Context, results: str) -> str:

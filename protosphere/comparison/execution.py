@@ -125,7 +125,7 @@ def environments(trials: Sequence[Trial], jobs: int | None, workers: int = 1) ->
 
 def _refuse_none(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
-        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+        raise SettingError(f"the number of jobs is {jobs}, but at least one trial must run at a time.")
 
 
 def _needs_of(trials: Sequence[Trial]) -> tuple[int, bool]:

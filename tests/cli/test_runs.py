@@ -147,3 +147,9 @@ def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0
     assert not folder.exists()
     assert not stores(run.name).exists()
+
+
+def test_a_file_is_no_results_folder(tmp_path):
+    (tmp_path / "notes").touch()
+    result = asked("--results", str(tmp_path / "notes"))
+    assert (result.exit_code, "is a file" in result.stderr) == (2, True)

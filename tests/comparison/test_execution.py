@@ -295,7 +295,7 @@ def test_cells_of_a_cluster_are_as_many_as_its_nodes_hold(machine, nodes, device
 def test_no_cell_at_a_time_and_no_node_that_holds_one_are_refused():
     cluster = Cluster("head:1", [Node(4, 0), Node(2, 1)])
     for jobs_of in (lambda jobs: environments([cell()], jobs), lambda jobs: Tasks([cell()], cluster, jobs)):
-        with pytest.raises(SettingError, match="--jobs is 0, but one must run at least"):
+        with pytest.raises(SettingError, match="the number of jobs is 0"):
             jobs_of(0)
     with pytest.raises(SettingError, match=r"no node of Ray at head:1 .* has"):
         Tasks([cell(threads=5)], cluster, None)
