@@ -27,7 +27,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy                take part only in runs with `privacy`
   --privacy-epsilon E      with --privacy-delta D: the most that may ever be spent on this site's samples. Without both
                            the site takes part in no release (docs/privacy.md)
-  --encoder NAME           local path of the run's public encoder; weights as resnet18@/srv/weights.pth
+  --encoder NAME           local path of the run's public encoder, such as hf:/srv/dinov2-small
   --trusted-entities FILE  run only signed code of the publishers in this file (docs/privacy.md)
   --port PORT              port for Flower's processes on this machine (default 9094; different for each SuperNode)
   --allow-app FILE         run only the apps whose digests this file lists (`protosphere app-hash` prints a digest).
@@ -167,16 +167,14 @@ esac
 [ $(($(printf %s "$name" | LC_ALL=C tr -d '\200-\277' | wc -c))) -le 60 ] || refuse "--name $name is longer than 60 characters; give a shorter one"
 [ -z "$name" ] || say name "$name"
 [ -z "$privacy" ] || say privacy "$privacy"
-# a name of torchvision's with weights, a folder for transformers, or a file
+# a folder for transformers, or a file
 case $encoder in
-    *@*) place=${encoder#*@} ;;
     hf:/*) place=${encoder#hf:} place=${place%%\?*} ;;
     /*) place=$encoder
         case $place in *.py:*) place=${place%%.py:*}.py ;; esac ;;
     *) place= ;;
 esac
-[ -z "$place" ] || [ -e "$place" ] ||
-    refuse "--encoder $encoder: $place does not exist; weights of a network are named as resnet18@/srv/weights.pth"
+[ -z "$place" ] || [ -e "$place" ] || refuse "--encoder $encoder: $place does not exist"
 [ -z "$encoder" ] || say encoder "$encoder"
 [ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||
     refuse "a limit has two parts: give --privacy-epsilon and --privacy-delta"

@@ -5,10 +5,8 @@
     handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
     efficientnet-lite0            of images, installed as a package (models/efficientnet.py); ?size=PIXELS
     dinov2-small, clip-vit-b32    of images, and minilm of texts: short for the hub's (`ENCODERS` of core/settings.py)
-    resnet50                      or another torchvision network, with the weights that torchvision fetches for it
     random                        a seeded network, for tests and demonstrations
     hf:<hub id or path>           an encoder of texts or, where the inputs are images, of images, frozen whole
-    <torchvision name>@<path>     a torchvision network with weights from a file (.safetensors, or torch's own)
     package.module:callable       or ./file.py, or ./file.py:callable (`encoder` unless it is named): called as
                                   callable(input_shape=), it returns a module (n, ...) -> (n, w)
 
@@ -44,15 +42,10 @@ ABOUT = {
     EFFICIENTNET: "images, 1,280 features, 3.4 M parameters, 17 MB by pip install 'protosphere[encoder]', Apache-2.0",
     "dinov2-small": "images, 384 features, 22 M parameters, 88 MB, Apache-2.0",
     "clip-vit-b32": "images, 768 features, 88 M parameters, 605 MB to fetch (its half of texts comes along), MIT",
-    "resnet50": "images, 2,048 features, 24 M parameters, 98 MB, weights by torchvision (BSD-3)",
     "minilm": "texts, 384 features, 23 M parameters, 91 MB, Apache-2.0",
 }
 OF_TEXTS = (ENCODERS["minilm"],)
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
-AT = "@"
-SMALLEST = 64  # pixels of the shorter side that torchvision's networks get
-# of the pictures that torchvision's weights were trained on
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTH = 256  # of the random networks
 SMALL = 1_000_000  # parameters of a network that reads a sample as fast as a file of its features is read
 CPU = torch.device("cpu")
@@ -184,14 +177,10 @@ def check_encoder(name: str) -> None:
     if is_efficientnet(name):
         size_of(name)
         return
-    if name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
-        return
-    from protosphere.models.vision import classifier_names
-
-    if name not in classifier_names():
+    if name not in (RANDOM, HANDCRAFTED) and not reads_text(name) and not plugins.is_plugin(name):
         raise ModelError(
-            f"the encoder {name!r} is none: give {', '.join(ABOUT)}, another network of torchvision's, {RANDOM}, "
-            "hf:<hub id or path>, <torchvision name>@<file of weights>, package.module:callable or a file.",
+            f"the encoder {name!r} is none: give {', '.join(ABOUT)}, {RANDOM}, hf:<hub id or path> (as "
+            "hf:microsoft/resnet-50), package.module:callable or a file.",
         )
 
 
@@ -207,23 +196,17 @@ def has_place(name: str) -> bool:
     """Whether a name says where something lies on a machine."""
     if reads_text(name):
         return encoder_name(name).local
-    return plugins.is_file(name) or (AT in name and not plugins.is_plugin(name))
+    return plugins.is_file(name)
 
 
 def public_name(name: str) -> str:
-    """A name without the folder or the owner of an encoder: a site without a network has its own copy of it.
-    Torchvision's own weights go by the name of a file's."""
+    """A name without the folder or the owner of an encoder: a site without a network has its own copy of it."""
     if is_efficientnet(name):
         # a size that is said is the same as the usual one
         return f"{EFFICIENTNET}?size={size_of(name)}"
-    kind, at, _ = name.partition(AT)
-    if not (at or name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name)):
-        return f"{name}{AT}"
     if reads_text(name):
         return f"{PREFIX}{Path(encoder_name(name).place).name}"
-    if plugins.is_file(name) or not at:
-        return seed_name(name)
-    return f"{kind}{at}"
+    return seed_name(name)
 
 
 def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder:
@@ -265,16 +248,14 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         return lambda: HubVision(name, input_shape)
     if reads_text(name):
         return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
-    if plugins.is_plugin(name):
-        plugin = plugins.load(name, USUAL)
-        if not callable(plugin):
-            raise ModelError(
-                f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
-            )
-        make: Callable[..., object] = plugin
-        # a copy: the callable may give the same network again, to a model that trains it on private rows
-        return lambda: deepcopy(make(input_shape=input_shape))
-    return lambda: Vision(name, input_shape)
+    plugin = plugins.load(name, USUAL)
+    if not callable(plugin):
+        raise ModelError(
+            f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
+        )
+    make: Callable[..., object] = plugin
+    # a copy: the callable may give the same network again, to a model that trains it on private rows
+    return lambda: deepcopy(make(input_shape=input_shape))
 
 
 def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
@@ -290,96 +271,6 @@ def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
             nn.Flatten(),
         )
     return nn.Sequential(nn.Linear(input_shape[0], WIDTH), nn.ReLU())
-
-
-class Vision(nn.Module):
-    """A torchvision network without its classifier: (n, C, H, W) from -1 to 1, of 1 or 3 channels -> (n, w).
-
-    Args:
-        name: `<torchvision name>@<path>`, or the name alone for torchvision's own weights.
-
-    Raises:
-        ModelError: no such network or file, the file lacks weights of it, or torchvision's cannot be fetched.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, name: str, input_shape: tuple[int, ...]):
-        super().__init__()
-        from protosphere.models.vision import classifier_names, vision_backbone
-
-        kind, _, path = name.partition(AT)
-        if kind not in classifier_names():
-            raise ModelError(
-                f"the encoder {name!r} names no network of torchvision before its {AT}; give one, as in "
-                f"resnet18{AT}/weights.pth.",
-            )
-        if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-            raise ModelError(
-                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-                "another encoder.",
-            )
-        grown = max(1.0, SMALLEST / min(input_shape[1:]))
-        self.size = [round(side * grown) for side in input_shape[1:]]
-        self.network = vision_backbone(kind, (3, *self.size))
-        _load(self.network, path or _fetched(kind), name)
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As torchvision's own transforms would give it, but for the size."""
-        images = nn.functional.interpolate(x, self.size, mode="bilinear") if [*x.shape[2:]] != self.size else x
-        features: Tensor = self.network(((images + 1) / 2 - self.mean) / self.std)
-        return features
-
-
-def _fetched(kind: str) -> str:
-    """The file of torchvision's own weights of a network, fetched where it is not there yet.
-
-    Raises:
-        ModelError: it cannot be fetched.
-    """
-    from torchvision.models import get_model_weights
-
-    weights = get_model_weights(kind).DEFAULT
-    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
-    if not file.exists():
-        try:
-            weights.get_state_dict(progress=False, check_hash=True)
-        except OSError as error:
-            raise ModelError(
-                f"the weights of the encoder {kind!r} cannot be fetched from {weights.url} "
-                f"({' '.join(str(error).split())[:200]}); put that file at {file}, or name one as {kind}{AT}FILE.",
-            ) from error
-    return str(file)
-
-
-def _load(network: nn.Module, path: str, name: str) -> None:
-    """Fill a network from a file, whose classifier is left out.
-
-    Raises:
-        ModelError: it cannot be read, or lacks a tensor of the network.
-    """
-    try:
-        place = Path(path).expanduser()
-        if place.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            tensors = load_file(place)
-        else:
-            tensors = torch.load(place, map_location="cpu", weights_only=True)
-        missing = network.load_state_dict(tensors, strict=False).missing_keys
-    except Exception as error:
-        raise ModelError(
-            f"the weights of the encoder {name!r} cannot be read ({' '.join(str(error).split())[:200]}); give a file "
-            "of its state_dict.",
-        ) from error
-    if missing:
-        raise ModelError(
-            f"the weights of the encoder {name!r} lack {len(missing)} of its tensors, {missing[0]} among them; give "
-            "those of this network.",
-        )
 
 
 def _centre(network: nn.Module, width: int, name: str) -> Tensor:

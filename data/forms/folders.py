@@ -44,12 +44,11 @@ class Folder:
 
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
-        extra_files = [
-            self.root / "classes.txt",
-            *([self.root / SCHEMA] if self.format in TABLE_SUFFIXES.values() else []),
-        ]
-        files = [*self.train, *self.test, *[path for path in extra_files if path.is_file()]]
-        return [(str(p.relative_to(self.root)), *_state(p)) for p in files]
+        files = [*self.train, *self.test]
+        for name in ("classes.txt", SCHEMA) if self.format in TABLE_SUFFIXES.values() else ("classes.txt",):
+            if (self.root / name).is_file():
+                files.append(self.root / name)
+        return [(str(path.relative_to(self.root)), *_state(path)) for path in files]
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -68,42 +67,24 @@ def read_folder(root: Path) -> Folder:
         DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, what
             is no regular file, or does not fit its `classes.txt`.
     """
-    folder = _find(root)
+    if not root.exists():
+        raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
+    if root.is_dir():
+        tables = _tables(root) or _tables(root / "data")
+        folder = _table_folder(root, tables) if tables else _image_folder(root)
+    elif root.suffix in FILE_SUFFIXES:
+        # a file that is a data set by itself, its classes named by a `classes.txt` beside it
+        kind = FILE_SUFFIXES[root.suffix]
+        folder = Folder(root.parent, kind, (root,), (), listed_classes(root.parent), root)
+    else:
+        raise DataError(
+            f"data path {str(root)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
+            "name the folder that holds it.",
+        )
     # an image is judged when it is read: where rows are private, one alone decides on no other
     for path in (*folder.train, *folder.test) if folder.format != "images" else ():
         refuse_irregular(path)
     return folder
-
-
-def _find(root: Path) -> Folder:
-    if not root.exists():
-        raise DataError(
-            f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",
-        )
-    if not root.is_dir():
-        return _read_one_file(root)
-    class_names = listed_classes(root)
-    tables = _tables(root) or _tables(root / "data")
-    if not tables:
-        return _image_folder(root, class_names)
-    picture = next((path for path in _image_files(root) if path.parent != root), None)
-    if picture is not None and tables[0].suffix != ".parquet":
-        raise DataError(
-            f"{str(root)!r} holds a table, {tables[0].name}, and images, {picture.relative_to(root)}: move one of the "
-            "two elsewhere.",
-        )
-    return _table_folder(root, tables, class_names)
-
-
-def _read_one_file(path: Path) -> Folder:
-    """A file that is a data set by itself, its classes named by a `classes.txt` beside it."""
-    kind = FILE_SUFFIXES.get(path.suffix)
-    if kind is None:
-        raise DataError(
-            f"data path {str(path)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
-            "name the folder that holds it.",
-        )
-    return Folder(path.parent, kind, (path,), (), listed_classes(path.parent), path)
 
 
 def refuse_unlisted(folder: Folder, which: Listed) -> None:
@@ -116,14 +97,13 @@ def refuse_unlisted(folder: Folder, which: Listed) -> None:
     Raises:
         DataError: the folder has no `classes.txt`.
     """
+    if not which or (which == "tables" and folder.format == "images") or listed_classes(folder.root):
+        return
     content, leaves = _HELD.get(folder.format, ("a table", "label"))
-    if which == "all" or (which == "tables" and folder.format != "images"):
-        if listed_classes(folder.root):
-            return
-        raise LabelsError(
-            f"{str(folder.root)!r} holds {content}, but no classes.txt: list the classes there, one a line in label "
-            f"order, the same at all sites, so that no {leaves} leaves the site as the name of a class.",
-        )
+    raise LabelsError(
+        f"{str(folder.root)!r} holds {content}, but no classes.txt: list the classes there, one a line in label order, "
+        f"the same at all sites, so that no {leaves} leaves the site as the name of a class.",
+    )
 
 
 def listed_classes(root: Path) -> tuple[str, ...]:
@@ -149,51 +129,55 @@ def _tables(root: Path) -> list[Path]:
     return sorted(path for path in paths if is_visible(path))
 
 
-def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
-    def of_split(*prefixes: str) -> list[Path]:
-        return [path for path in tables if re.split(r"[^a-z]", path.stem.lower())[0] in prefixes]
+def _table_folder(root: Path, tables: list[Path]) -> Folder:
+    for image in _image_files(root):
+        if image.parent != root and tables[0].suffix != ".parquet":
+            raise DataError(
+                f"{str(root)!r} holds a table, {tables[0].name}, and images, {image.relative_to(root)}: move one of "
+                "the two elsewhere.",
+            )
 
-    test = next(filter(None, (of_split(name) for name in TEST_SPLITS)), [])
-    train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
+    by_split: dict[str, list[Path]] = {}
+    for path in tables:
+        by_split.setdefault(re.split(r"[^a-z]", path.stem.lower())[0], []).append(path)
+    test = next((by_split[name] for name in TEST_SPLITS if name in by_split), [])
+    others = [path for name, paths in by_split.items() if name not in TEST_SPLITS for path in paths]
+    train = by_split.get("train") or sorted(others)
     if not train:
         names = ", ".join(path.name for path in tables)
         raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")
-    first = train[0]
-    other = next(
-        (path for path in [*train, *test] if TABLE_SUFFIXES[path.suffix] != TABLE_SUFFIXES[first.suffix]), None
-    )
-    if other is not None:
-        raise DataError(
-            f"{str(root)!r} holds tables of several formats ({first.name}, {other.name}): write them all in one, or "
-            "move away what is no table of the data set.",
-        )
-    return Folder(root, TABLE_SUFFIXES[first.suffix], tuple(train), tuple(test), class_names)
+    for path in (*train, *test):
+        if path.suffix != train[0].suffix:
+            raise DataError(
+                f"{str(root)!r} holds tables of several formats ({train[0].name}, {path.name}): write them all in one, "
+                "or move away what is no table of the data set.",
+            )
+    return Folder(root, TABLE_SUFFIXES[train[0].suffix], tuple(train), tuple(test), listed_classes(root))
 
 
-def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
-    split = (root / "train").is_dir()
-    train_root = root / "train" if split else root
-    test_root = next((root / name for name in TEST_SPLITS if split and (root / name).is_dir()), None)
-    roots = [train_root] if test_root is None else [train_root, test_root]
-    images = {split_root: _images(split_root) for split_root in roots}
-    if not any(images.values()):
+def _image_folder(root: Path) -> Folder:
+    roots = [root]
+    if (root / "train").is_dir():
+        tests = [root / name for name in TEST_SPLITS if (root / name).is_dir()]
+        roots = [root / "train", *tests[:1]]
+    images = [_images(split_root) for split_root in roots]
+    if not any(images):
         raise DataError(
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
             "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv or "
             "train.parquet.",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
-    folders = sorted(
-        {path.name for split_root in roots for path in split_root.iterdir() if path.is_dir() and is_visible(path)}
-    )
-    unknown = [name for name in folders if class_names and name not in class_names]
-    if unknown:
-        raise LabelsError(
-            f"{str(root)!r} has a folder {unknown[0]!r}, but classes.txt names no such class: add it there or remove "
-            "the folder.",
-        )
-    test = images[test_root] if test_root is not None else ()
-    return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
+    folders = {path.name for split in roots for path in split.iterdir() if path.is_dir() and is_visible(path)}
+    class_names = listed_classes(root)
+    for name in sorted(folders):
+        if class_names and name not in class_names:
+            raise LabelsError(
+                f"{str(root)!r} has a folder {name!r}, but classes.txt names no such class: add it there or remove the "
+                "folder.",
+            )
+    test = images[1] if len(images) > 1 else ()
+    return Folder(root, "images", images[0], test, class_names or tuple(sorted(folders)))
 
 
 def is_visible(path: Path) -> bool:
@@ -210,11 +194,10 @@ def _image_files(root: Path) -> Iterator[Path]:
 def _images(root: Path) -> tuple[Path, ...]:
     """The image files below the class folders of `root`, in an order that mixes the classes but never changes."""
     files = list(_image_files(root))
-    loose = [path for path in files if path.parent == root]
-    if loose:
-        raise DataError(
-            f"image {str(loose[0])!r} lies in no class folder: move it to <class>/{loose[0].name} or out of "
-            f"{str(root)!r}.",
-        )
+    for path in files:
+        if path.parent == root:
+            raise DataError(
+                f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name} or out of {str(root)!r}.",
+            )
     # `max-samples` takes the first rows: in the order of the names they would all be of one class.
     return tuple(sorted(files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

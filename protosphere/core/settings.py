@@ -207,7 +207,7 @@ class Settings(BaseModel):
     """d, dimension of features and prototypes"""
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
     """a [public encoder](models.md#public-encoders): `handcrafted` (the default of `protosphere`),
-    `efficientnet-lite0`, `hf:…`, `<torchvision name>@<file>`, your own, or `random` for trials"""
+    `efficientnet-lite0`, `hf:…`, your own, or `random` for trials"""
     encoder_radius: NotNegative = 0.0
     """scaling of its features: 0: unit vectors; R: z = u / max(R, ‖u‖). Not with `privacy`, `fedcgs`, `fedcof`"""
     feature_activation: Literal["linear", "relu"] = "linear"
@@ -600,6 +600,4 @@ def _encoder_place(name: str) -> str:
     if plugins.is_file(name):
         return plugins.parted(name)[0]
     place = name.removeprefix("hf:")
-    if place != name:
-        return place if place.startswith(".") else ""
-    return "" if plugins.is_plugin(name) else name.partition("@")[2]
+    return place if place != name and place.startswith(".") else ""

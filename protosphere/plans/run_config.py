@@ -14,7 +14,6 @@ from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, re
 from protosphere.data.forms.folders import FILE_SUFFIXES
 from protosphere.data.partition.table import TABLE
 from protosphere.models import model_names
-from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
 from protosphere.plans.assignments import RunConfig, read_assignments, read_toml, scalar
 from protosphere.plans.fitting_defaults import fitting_clients, fitting_models, fitting_partition
@@ -227,9 +226,6 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     if name == "models" and isinstance(value, str):
         return ",".join(plugins.absolute(_absolute_encoder(item.strip())) for item in value.split(","))
     if name == "encoder" and isinstance(value, str):
-        kind, at, place = value.partition(AT)
-        if at and not plugins.is_file(value) and not value.startswith(PREFIX):
-            return f"{kind}{at}{os.path.abspath(Path(place).expanduser())}"
         return plugins.absolute(_absolute_encoder(value))
     if name == "strategy" and isinstance(value, str):
         return plugins.absolute(value)

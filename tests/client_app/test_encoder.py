@@ -4,7 +4,6 @@ import functools
 
 import pytest
 import torch
-import torchvision
 from flwr.app import Context, RecordDict
 from torch.nn.functional import normalize
 
@@ -105,14 +104,9 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "weights.pth")
-    settings = {
-        "strategy": "protosphere",
-        "encoder": f"resnet18@{tmp_path}/weights.pth",
-        "max-samples": 90,
-        "rounds": 1,
-    }
+    network = "nn.Sequential(nn.Flatten(), nn.Linear(64, 20_000))"
+    (tmp_path / "large.py").write_text(f"from torch import nn\ndef encoder(input_shape):\n    return {network}\n")
+    settings = {"strategy": "protosphere", "encoder": f"{tmp_path}/large.py", "max-samples": 90, "rounds": 1}
     first = evaluations(lines(settings)[0])
     features_of_runs = list((tmp_path / "home" / "cache" / "features").iterdir())
     # training, validation and test samples of each client

@@ -1,23 +1,14 @@
 """Public encoders: frozen, one row at a time, the same wherever they lie; what is none, or not the same twice."""
 
-import copy
-import os
-import shutil
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
-import torchvision
-from safetensors.torch import save_file
 from torch import nn
-from torchvision.models import ResNet18_Weights
 
 from protosphere.core.errors import ModelError
 from protosphere.core.plugins import load
 from protosphere.core.settings import ENCODERS, Settings
 from protosphere.models import encoder as encoder_module
-from protosphere.models.encoder import ABOUT, Encoder, check_encoder, has_place, public_encoder
+from protosphere.models.encoder import ABOUT, Encoder, check_encoder, public_encoder
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
 OWN = """
@@ -70,23 +61,6 @@ def own(tmp_path):
     path.parent.mkdir()
     path.write_text(OWN)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A torchvision network's file, as torchvision saves it: with the classifier."""
-    place = tmp_path_factory.mktemp("weights")
-    torch.manual_seed(0)
-    network = torchvision.models.resnet18()
-    torch.save(network.state_dict(), place / "one.pth")
-    save_file(network.state_dict(), place / "other.safetensors")
-    return place
-
-
-@pytest.fixture
-def weights(saved, tmp_path):
-    """The same in the test's own folder."""
-    return shutil.copytree(saved, tmp_path, dirs_exist_ok=True, copy_function=os.link)
 
 
 @pytest.mark.parametrize("shape", [IMAGE, (1, 8, 8), FLAT])
@@ -150,52 +124,12 @@ def test_what_is_no_encoder_is_refused(own, name):
         public_encoder(f"{own}:{name}", FLAT, D)
 
 
-def test_torchvisions_weights_come_from_a_file(weights):
-    first = public_encoder(f"resnet18@{weights}/one.pth", (1, 28, 28), D)
-    second = public_encoder(f"resnet18@{weights}/other.safetensors", (1, 28, 28), D)
-    assert first.fingerprint == second.fingerprint
-    row = torch.rand(1, 1, 28, 28) * 2 - 1
-    reference = torchvision.models.resnet18()
-    reference.load_state_dict(torch.load(weights / "one.pth", weights_only=True))
-    reference.fc = nn.Identity()
-    seen = nn.functional.interpolate((row + 1) / 2, (64, 64), mode="bilinear").expand(1, 3, 64, 64)
-    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    with torch.no_grad():
-        expected = first.mixing @ reference.eval()((seen - mean.view(3, 1, 1)) / std.view(3, 1, 1))[0]
-    assert torch.allclose(first(row)[0], expected, atol=1e-4)
-
-
-def test_torchvisions_own_weights_come_from_where_torchvision_keeps_them(weights, monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
-    file = tmp_path / "hub" / "checkpoints" / Path(ResNet18_Weights.DEFAULT.url).name
-    file.parent.mkdir(parents=True)
-    (weights / "one.pth").rename(file)
-    rows = torch.rand(2, 1, 28, 28) * 2 - 1
-    found = public_encoder("resnet18", (1, 28, 28), D)
-    # a site without a network has the same weights from a file
-    given = public_encoder(f"resnet18@{file}", (1, 28, 28), D)
-    assert torch.equal(found(rows), given(rows))
-    assert found.fingerprint == given.fingerprint
-    assert not has_place("resnet18")
-
-
-def test_weights_that_cannot_be_fetched_are_one_sentence_with_the_place_where_they_belong(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
-    # a place without the file stands for a machine without a network
-    url = f"file://{tmp_path}/resnet18-f37072fd.pth"
-    monkeypatch.setattr(ResNet18_Weights.DEFAULT, "_value_", replace(ResNet18_Weights.DEFAULT.value, url=url))
-    with pytest.raises(ModelError, match="cannot be fetched from file") as refused:
-        public_encoder("resnet18", IMAGE, D)
-    assert f"put that file at {tmp_path}/checkpoints/resnet18-f37072fd.pth" in str(refused.value)
-
-
 def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
     assert ENCODERS.keys() < ABOUT.keys()
     for name, full in ENCODERS.items():
         assert Settings(encoder=name).encoder == full
         check_encoder(full)
         assert "MB" in ABOUT[name]
-    assert Settings(encoder="resnet50").encoder == "resnet50"
 
 
 def test_the_short_name_of_an_encoder_of_texts_is_refused_for_images_before_the_hub_is_asked(monkeypatch):
@@ -214,24 +148,7 @@ def test_on_a_device_of_its_own_it_gives_the_same(own):
     assert torch.allclose(encoder.together(rows), encoder(rows), atol=1e-5)
 
 
-def test_other_weights_are_another_encoder(weights):
-    tensors = torch.load(weights / "one.pth", weights_only=True)
-    changed = copy.deepcopy(tensors)
-    changed["conv1.weight"][0, 0, 0, 0] += 1e-6
-    torch.save(changed, weights / "changed.pth")
-    del changed["conv1.weight"]
-    torch.save(changed, weights / "less.pth")
-    one, other = (public_encoder(f"resnet18@{weights}/{name}.pth", IMAGE, D) for name in ("one", "changed"))
-    assert one.fingerprint != other.fingerprint
-    for bad in ("less.pth", "missing.pth"):
-        with pytest.raises(ModelError, match="weights"):
-            public_encoder(f"resnet18@{weights}/{bad}", IMAGE, D)
-    for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
-        with pytest.raises(ModelError):
-            public_encoder(f"{name}@{weights}/one.pth", shape, D)
-
-
-@pytest.mark.parametrize("name", ["", "resnet19", "resnet18@", "@/weights.pth", "Random", "a b"])
+@pytest.mark.parametrize("name", ["", "resnet18", "resnet18@/weights.pth", "Random", "a b"])
 def test_what_names_none_is_refused(name):
     with pytest.raises(ModelError):
         check_encoder(name)

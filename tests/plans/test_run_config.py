@@ -168,9 +168,9 @@ def test_names_of_data_sets_are_no_paths(tmp_path):
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
 
 
-def test_an_encoders_weights_are_sought_from_the_working_directory(tmp_path):
-    made = plan(['encoder="resnet18@./weights.pt"'], trains=False).run_config
-    assert made["encoder"] == f"resnet18@{tmp_path / 'weights.pt'}"
+def test_an_encoder_is_sought_from_the_working_directory(tmp_path):
+    made = plan(['encoder="hf:./encoder"'], trains=False).run_config
+    assert made["encoder"] == f"hf:{tmp_path / 'encoder'}"
 
 
 def test_the_results_folder_is_resolved_and_not_made(tmp_path):
