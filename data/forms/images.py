@@ -5,7 +5,7 @@ PIL is imported only to decode: a deployment starts a process a message, and dec
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,59 +24,49 @@ _GREY = ("1", "L", "LA", "La")
 TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An encoded image.
+Stored = dict[str, Any] | None  # {bytes, path} as a table holds an image, a path without bytes a file; None for none
+Pictures = Callable[[], Iterator[tuple[str, Stored]]]  # images, each with where it stands for messages, anew each time
 
-    Attributes:
-        place: where it stands, for messages.
-        stored: {bytes, path} as a table holds it, a path without bytes a file; None for none.
+
+def open_image(place: str, stored: Stored) -> "Image.Image":
+    """An image as a table holds it, its header read and its pixels not yet.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
     """
+    from PIL import Image
 
-    place: str
-    stored: dict[str, Any] | None
-
-    def __str__(self) -> str:
-        path = self.stored.get("path") if self.stored else None
-        return f"{self.place} ({path})" if path else self.place
-
-    def open(self) -> "Image.Image":
-        """The image, its header read and its pixels not yet.
-
-        Raises:
-            DataError: there is none, or it cannot be read.
-        """
-        if not self.stored or (self.stored.get("bytes") is None and not self.stored.get("path")):
-            raise DataError(f"{self} has no image: give it one or drop the row.")
-        try:
-            return open_image(self.stored)
-        except Exception as error:
-            raise self._describe(error) from error
-
-    def decode(self, mode: str) -> np.ndarray:
-        """Its pixels (C, H, W) in Pillow's mode "L" or "RGB".
-
-        Raises:
-            DataError: it cannot be read.
-        """
-        image = self.open()
-        try:
-            pixels = np.asarray(image.convert(mode))
-        except Exception as error:
-            raise self._describe(error) from error
-        return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-
-    def _describe(self, error: Exception) -> DataError:
-        return DataError(f"{self} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+    content, path = (stored.get("bytes"), stored.get("path") or "") if stored else (None, "")
+    if content is None and not path:
+        raise DataError(f"{place} has no image: give it one or drop the row.")
+    with _naming(place, path):
+        if content is None:
+            # read here, so that no file stays open
+            refuse_irregular(Path(path), LARGEST_ROW)
+            content = Path(path).read_bytes()
+        return Image.open(io.BytesIO(content))
 
 
-def decode_images(
-    pictures: Callable[[], Iterator[Picture]], target: Path, image_size: int = 0, colour: bool = False
-) -> None:
+@contextmanager
+def _naming(place: str, path: str | None) -> Iterator[None]:
+    """Whatever of a dozen kinds Pillow raises while inside is one sentence on that image."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(
+            f"{_name(place, path)} is no readable image ({type(error).__name__}: {error}): replace it or drop the row."
+        ) from error
+
+
+def _name(place: str, path: str | None) -> str:
+    return f"{place} ({path})" if path else place
+
+
+def decode_images(pictures: Pictures, target: Path, image_size: int = 0, colour: bool = False) -> None:
     """Write all images, one channel if all are grey, else three, to the array file `target`, (n, C, H, W) uint8.
 
     Args:
-        pictures: gives them anew each time: their headers are read first, and then their pixels.
+        pictures: their headers are read first, and then their pixels.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
         colour: three channels whatever the images are.
 
@@ -84,18 +74,19 @@ def decode_images(
         DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
     """
     count, grey, size, first = 0, not colour, (0, 0), ""
-    for picture in pictures():
-        image = picture.open()
+    for place, stored in pictures():
+        image = open_image(place, stored)
+        name = _name(place, stored.get("path") if stored else "")
         if depth := too_deep(image):
             raise DataError(
-                f"{picture} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
+                f"{name} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
             )
         if not count:
-            size, first = image.size, str(picture)
+            size, first = image.size, name
         if image.size != size and not image_size:
             raise DataError(
-                f"{picture} is {_size(image.size)} pixels but {first} {_size(size)}: the images of a data set must "
-                "have one size, so resize them first, or set image-size to the one that all are brought to."
+                f"{name} is {_size(image.size)} pixels but {first} {_size(size)}: the images of a data set must have "
+                "one size, so resize them first, or set image-size to the one that all are brought to."
             )
         count += 1
         grey = grey and image.mode in _GREY
@@ -103,8 +94,11 @@ def decode_images(
     width, height = (image_size, image_size) if image_size else size
     shape = (count, 1 if grey else 3, height, width)
     inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for row, picture in enumerate(pictures()):
-        inputs[row] = resized(picture.decode("L" if grey else "RGB"), height, width)
+    for row, (place, stored) in enumerate(pictures()):
+        image = open_image(place, stored)
+        with _naming(place, stored.get("path") if stored else ""):
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        inputs[row] = resized(pixels[None] if grey else pixels.transpose(2, 0, 1), height, width)
     inputs.flush()
 
 
@@ -121,7 +115,7 @@ def read_image_folder(folder: Folder, target: Path, image_size: int = 0, alone: 
         refuse_unsized(image_size)
     numbers = {name: label for label, name in enumerate(folder.class_names)}
     split_depth = 1 if (folder.root / "train").is_dir() else 0
-    pictures: list[Picture] = []
+    pictures: list[tuple[str, Stored]] = []
     labels: list[int] = []
     train_rows = 0
     for split, paths in folder.splits.items():
@@ -129,7 +123,7 @@ def read_image_folder(folder: Folder, target: Path, image_size: int = 0, alone: 
             stored = {"bytes": None, "path": str(path)}
             if alone and not is_readable(stored):
                 continue
-            pictures.append(Picture(f"row {row} of the {split} table of {folder.name!r}", stored))
+            pictures.append((f"row {row} of the {split} table of {folder.name!r}", stored))
             labels.append(numbers[path.relative_to(folder.root).parts[split_depth]])
         if split == "train":
             train_rows = len(pictures)
@@ -167,30 +161,14 @@ def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
     return inputs if scale == 255 else np.rint(inputs * (255 / scale)).astype(np.uint8)
 
 
-def open_image(stored: dict[str, Any] | None) -> "Image.Image":
-    """An image as a table holds it, its header read and its pixels not yet.
-
-    Raises:
-        Exception: of many a kind, as Pillow has them, where it is no image.
-    """
-    from PIL import Image
-
-    content, path = (stored.get("bytes"), stored.get("path")) if stored else (None, None)
-    if content is None:
-        # read here, so that no file stays open
-        refuse_irregular(Path(path or ""), LARGEST_ROW)
-        content = Path(path or "").read_bytes()
-    return Image.open(io.BytesIO(content))
-
-
-def is_readable(stored: dict[str, Any] | None) -> bool:
+def is_readable(stored: Stored) -> bool:
     """Whether an image of a table can be decoded."""
     try:
-        image = open_image(stored)
+        image = open_image("", stored)
         depth = too_deep(image)
-        image.convert("RGB")
-    except Exception:
-        # Pillow raises a dozen kinds
+        with _naming("", None):
+            image.convert("RGB")
+    except DataError:
         return False
     return not depth
 

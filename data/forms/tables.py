@@ -20,7 +20,7 @@ from protosphere.data.forms.columns import (
     refuse_absent,
 )
 from protosphere.data.forms.folders import SCHEMA, Folder
-from protosphere.data.forms.images import Picture, decode_images, is_readable, refuse_unsized
+from protosphere.data.forms.images import Stored, decode_images, is_readable, refuse_unsized
 from protosphere.data.forms.independent_rows import usable
 from protosphere.data.forms.labels import Key, is_string, name_kind, read_labels, read_values
 from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
@@ -244,9 +244,9 @@ class TableReader:
             write_texts(self._texts(inputs, selected), folder)
             return replace(samples, inputs=Texts.open(folder))
 
-        def pictures() -> Iterator[Picture]:
+        def pictures() -> Iterator[tuple[str, Stored]]:
             for place, cell in self._cells(inputs, selected):
-                yield Picture(place, cell.as_py())
+                yield place, cell.as_py()
 
         decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
         return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)

@@ -626,8 +626,8 @@ MUTANTS = {
     ),
     "an image that lies on its side": Mutant(
         D + "forms/images.py",
-        "else pixels.transpose(2, 0, 1)",
-        "else pixels.transpose(2, 1, 0)",
+        "else pixels.transpose(2, 0, 1), height",
+        "else pixels.transpose(2, 1, 0), height",
         "tests/data/test_images.py",
     ),
     "half of an entry taken for the whole": Mutant(
