@@ -79,41 +79,35 @@ def write_table(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> N
 
 def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarray:
     """(clients, K) int64, the columns in label order."""
+
+    def refusal(problem: str) -> DataError:
+        return DataError(f"the partition table {path!r} {problem}.")
+
     try:
         head, *rows = [row for row in csv.reader(io.StringIO(_read(path), newline=""), strict=True) if row] or [[]]
     except csv.Error as error:
-        raise DataError(
-            f"the partition table {path!r} is no CSV file ({error}): write it anew, one line a client.",
-        ) from None
+        raise refusal(f"is no CSV file ({error}): write it anew, one line a client") from None
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
-        wrong = (
+        raise refusal(
             f"has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} and then the data set's "
             f"{len(class_names)} classes by name: {', '.join(class_names)}"
         )
-    elif len(rows) != num_clients:
-        wrong = (
-            f"has {len(rows)} rows, but it needs one for each of the run's {num_clients} clients: set clients to its "
-            "number of rows"
+    if [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
+        raise refusal(
+            f"has {len(rows)} rows, but it needs one for each of the run's {num_clients} clients, which its first "
+            "column numbers from 0 in that order: set clients to its number of rows, or mend it"
         )
-    elif [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
-        wrong = f"does not number the clients from 0 to {num_clients - 1} in that order in its first column: mend it"
-    else:
-        counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
-        places = [class_names.index(name) for name in head[1:]]
-        wrong = ""
-        for number, row in enumerate(rows):
-            if len(row) != len(head) or not all(cell.strip().isdecimal() and len(cell.strip()) < 10 for cell in row):
-                wrong = f"does not hold a whole number for each of {len(head)} columns for client {number}: correct it"
-                break
-            counts[number, places] = [int(cell) for cell in row[1:]]
-            if not counts[number].any():
-                wrong = f"gives client {number} no sample: give it one, or remove it and number the others anew"
-                break
-        if not wrong:
-            return counts
-    raise DataError(
-        f"the partition table {path!r} {wrong}.",
-    )
+    counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
+    places = [class_names.index(name) for name in head[1:]]
+    for number, row in enumerate(rows):
+        if len(row) != len(head) or not all(cell.strip().isdecimal() and len(cell.strip()) < 10 for cell in row):
+            raise refusal(
+                f"does not hold a whole number for each of {len(head)} columns for client {number}: correct it"
+            )
+        counts[number, places] = [int(cell) for cell in row[1:]]
+        if not counts[number].any():
+            raise refusal(f"gives client {number} no sample: give it one, or remove it and number the others anew")
+    return counts
 
 
 def _read(path: str) -> str:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.client_data import client_data
 from protosphere.data.partition.assignment import DataSpec, assignment
 from protosphere.data.partition.few_shots import cells_of, few_shot_rows
 from protosphere.data.partition.partitioners import class_counts
@@ -236,21 +235,3 @@ def test_a_site_s_own_rows_are_all_its_own(tmp_path, split):
     who = assignment(replace(MIXED, split=split), data_of(), tmp_path, own=True)
     assert sum(map(len, who.held)) == LABELS.size
     assert len(who.test[0]) == pytest.approx(LABELS.size - 9_000 if split == "official" else LABELS.size / 4, abs=1)
-
-
-def test_from_the_files_to_the_client(tmp_path, write, png):
-    """Pixel values tell the domain and the class of an image."""
-    for place, name in enumerate(PLACES):
-        for split, rows in (("train", 40), ("test", 12)):
-            images = [png(np.full((4 + place, 4), 50 * place + i % 4, dtype=np.uint8)) for i in range(rows)]
-            write(tmp_path / "all" / name / f"{split}.parquet", images, np.arange(rows) % 4)
-    spec = DataSpec(f"{tmp_path}/all/*", 6, "mixed", ways=2, ways_spread=0, shots=0, split="official")
-    clients = [client_data(spec, partition, tmp_path / "cache") for partition in range(6)]
-    assert sorted(each.domain for each in clients) == sorted(PLACES * 2)
-    for each in clients:
-        place = PLACES.index(each.domain)
-        for rows in (each.train, each.validation, each.test):
-            assert rows.inputs.shape[1:] == (1, 6, 4)
-            assert (rows.inputs == (50 * place + rows.labels)[:, None, None, None]).all()
-        assert len(each.test) == 6
-        assert each.unheld is None

@@ -235,7 +235,7 @@ BAD = [
     ("client,cat,dog\n0,1,1\n1,1,1\n", "columns client, cat, dog"),
     ("", "of no name"),
     (HEAD + "0,1,1,1\n", "has 1 rows"),
-    (HEAD + "1,1,1,1\n0,1,1,1\n", "does not number"),
+    (HEAD + "1,1,1,1\n0,1,1,1\n", "in that order"),
     (HEAD + "0," + "1" * 200_000, "no CSV file"),
     (HEAD + "0,1,1,1\n1,1,-1,1\n", "whole number"),
     (HEAD + "0,1,1,1\n1,1,1\n", "whole number"),
