@@ -173,9 +173,9 @@ def _to_cells(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) 
         )
     if values.dtype.kind not in "iufbUS":
         raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
-    if values.dtype.kind == "b":
-        values = values.astype(np.int64)
-    return _to_chunks(values.astype(str) if values.dtype.kind == "S" else values)
+    # what Arrow has no kernel for: truths as classes, fractions of other widths, bytes
+    types = {"b": np.dtype(np.int64), "f": np.dtype(np.float64), "S": np.dtype(str)}
+    return _to_chunks(values.astype(types.get(values.dtype.kind, values.dtype)))
 
 
 def _to_chunks(values: np.ndarray) -> pyarrow.ChunkedArray:

@@ -154,6 +154,8 @@ def test_a_password_of_mlflows_stays_out_of_results(place):
         ({"partition": "table"}, ['`partition` is "table"', '`partition-table` ""']),
         ({"partition": "column"}, ['`partition` is "column"', '`partition-column` ""']),
         ({"partition-column": "ward"}, ['`partition` is "dirichlet"', '`partition-column` "ward"']),
+        ({"partition-table": "/t.csv"}, ['`partition` is "dirichlet"', '`partition-table` "/t.csv"']),
+        ({"partition": "./mine.py:deal"}, ['`partition` is "./mine.py:deal"', "`partition-column` names"]),
         ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"']),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu"]),
         ({"ensemble-every": 3, "evaluate-every": 2}, ["`ensemble-every` is 3", "`evaluate-every`"]),
