@@ -72,11 +72,19 @@ def few_shot_rows(
     available = np.bincount(codes)
     if not shots:
         demand = _share_evenly(demand > 0, available, rng)
-    names = [f"class {class_names[label]!r}" for label in label_of_cell]
-    if domains is not None:
-        pairs = zip(names, domain_of_cell, strict=True)
-        names = [f"{name} of domain {domain_names[domain]!r}" for name, domain in pairs]
-    _refuse_too_few(demand, available, names, partition, "clients, shots or ways" if shots else "clients or ways")
+    # of all cells the one that lacks most
+    worst = int((demand.sum(axis=0) - available).argmax())
+    wanted = int(demand[:, worst].sum())
+    if wanted > available[worst]:
+        name = f"class {class_names[label_of_cell[worst]]!r}"
+        if domains is not None:
+            name += f" of domain {domain_names[domain_of_cell[worst]]!r}"
+        clients = np.count_nonzero(demand[:, worst])
+        lower = "clients, shots or ways" if shots else "clients or ways"
+        raise DataError(
+            f"{name} has {available[worst]} samples, but the {clients} clients that drew it in the {partition} "
+            f"partition want {wanted}: lower the number of {lower}, raise max-samples if it is set, or take another seed."
+        )
     return _hand_out(demand, codes, rng)
 
 
@@ -139,32 +147,6 @@ def _share_evenly(drew: np.ndarray, available: np.ndarray, rng: np.random.Genera
     turn = np.where(drew, rng.random(drew.shape), np.inf).argsort(axis=0).argsort(axis=0)
     share, odd = np.divmod(available, drew.sum(axis=0).clip(1))
     return np.where(drew, (share + (turn < odd)).clip(1), 0)
-
-
-def _refuse_too_few(
-    demand: np.ndarray, available: np.ndarray, names: Sequence[str], partition: str, lower: str
-) -> None:
-    """Refuse if clients together want more of a cell than there is; the message is about the one that lacks most.
-
-    Args:
-        demand: (clients, cells) int. available: (cells,) int. names: of the cells. lower: what may be too high.
-    """
-    lacking = demand.sum(axis=0) - available
-    if lacking.max() <= 0:
-        return
-    worst = int(lacking.argmax())
-    total, clients = int(demand[:, worst].sum()), np.count_nonzero(demand[:, worst])
-    other_count = np.count_nonzero(lacking > 0) - 1
-    also = (
-        f" (and {other_count} more {'class lacks' if other_count == 1 else 'classes lack'} samples)"
-        if other_count
-        else ""
-    )
-    raise DataError(
-        f"{names[worst]} has {available[worst]} samples, but the {clients} clients that drew it in the "
-        f"{partition} partition want {total}{also}: lower the number of {lower}, raise max-samples if it is set, or "
-        "take another seed."
-    )
 
 
 def _hand_out(demand: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
