@@ -83,7 +83,8 @@ def few_shot_rows(
         lower = "clients, shots or ways" if shots else "clients or ways"
         raise DataError(
             f"{name} has {available[worst]} samples, but the {clients} clients that drew it in the {partition} "
-            f"partition want {wanted}: lower the number of {lower}, raise max-samples if it is set, or take another seed."
+            f"partition want {wanted}: lower the number of {lower}, raise max-samples if it is set, or take another "
+            "seed."
         )
     return _hand_out(demand, codes, rng)
 
