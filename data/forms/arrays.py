@@ -142,7 +142,7 @@ def arrange(
                 by_split[split] = by_split[split].take(rows)
             cells["y"][split] = _to_chunks(numbers)
 
-    labels, class_names = read_labels(Key.of(name, "y", cells["y"]), class_names, untyped=False)
+    labels, class_names = read_labels(Key.of(name, "y", cells["y"]), class_names)
     groups, sites = None, None
     site_names: tuple[str, ...] = ()
     if columns.group:

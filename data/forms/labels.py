@@ -161,15 +161,14 @@ def read_values(key: Key) -> np.ndarray:
     return values
 
 
-def read_labels(key: Key, class_names: tuple[str, ...], *, untyped: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+def read_labels(key: Key, class_names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
     """The class number of each row, (n,) int64, and the classes' names.
 
-    Names are numbered in the order of `class_names`, or sorted where there are none.
+    Names are numbered in the order of `class_names`, or sorted where there are none. Whole numbers written out are
+    class numbers, unless a class has such a name.
 
     Args:
         class_names: those that are known, () for none.
-        untyped: the format may write numbers as strings, so whole numbers written out are class numbers, unless a
-            class has such a name.
 
     Raises:
         DataError: the column holds neither names nor whole numbers, the first row without a label or with one that is
@@ -193,7 +192,7 @@ def read_labels(key: Key, class_names: tuple[str, ...], *, untyped: bool) -> tup
         if not class_names:
             _refuse_missing_words(key, distinct)
             _refuse_target(key, distinct)
-        are_numbers = untyped and all(map(_WHOLE_NUMBER.fullmatch, distinct))
+        are_numbers = all(map(_WHOLE_NUMBER.fullmatch, distinct))
         if not are_numbers or any(map(_WHOLE_NUMBER.fullmatch, class_names)):
             if not class_names:
                 _refuse_many(key, len(distinct))

@@ -150,7 +150,6 @@ def read_table_folder(
         {split: FileSplit(folder.name, paths) for split, paths in folder.splits.items()},
         columns,
         folder.class_names,
-        untyped=True,
         texts_only=folder.format == "csv",
         features=features_of_schema(parquet_schema(folder.train[0])) if folder.format == "parquet" else {},
         image_size=image_size,
@@ -168,7 +167,7 @@ class TableReader:
     Attributes:
         name: the data set's, for messages. splits: "train", and perhaps "test".
         columns: what the settings name. class_names: those of a classes.txt, () for none.
-        untyped: the format may write numbers as strings. texts_only: it holds no images.
+        texts_only: the format holds no images.
         features: what `datasets` says of columns, by name. image_size: that of images, 0 for their own.
         alone: whether each row is judged by itself (independent_rows.py).
     """
@@ -177,7 +176,6 @@ class TableReader:
     splits: Mapping[str, Split]
     columns: Columns
     class_names: tuple[str, ...] = ()
-    untyped: bool = False
     texts_only: bool = False
     features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     image_size: int = 0
@@ -305,7 +303,7 @@ class TableReader:
         def key(name: str) -> Key:
             return Key.of(self.name, name, {split: table.column(name) for split, table in tables.items()})
 
-        labels, class_names = read_labels(key(label), class_names, untyped=self.untyped)
+        labels, class_names = read_labels(key(label), class_names)
         groups, sites = None, None
         site_names: tuple[str, ...] = ()
         if self.columns.group:
