@@ -95,9 +95,3 @@ class Samples:
             )
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
             return None
-
-
-def number_sites(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """A number for each site, in the order of their names, (n,) int64, and the names."""
-    names, numbers = np.unique(values, return_inverse=True)
-    return numbers.astype(np.int64), tuple(map(str, names.tolist()))

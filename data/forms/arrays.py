@@ -15,9 +15,8 @@ from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import Key, read_labels, read_values
-from protosphere.data.partition.groups import by_first
-from protosphere.data.samples import Samples, number_sites
+from protosphere.data.forms.labels import read_keys
+from protosphere.data.samples import Samples
 
 if TYPE_CHECKING:
     import pyarrow
@@ -142,23 +141,12 @@ def arrange(
                 by_split[split] = by_split[split].take(rows)
             cells["y"][split] = _to_chunks(numbers)
 
-    labels, class_names = read_labels(Key.of(name, "y", cells["y"]), class_names)
-    groups, sites = None, None
-    site_names: tuple[str, ...] = ()
-    if columns.group:
-        groups = by_first(read_values(Key.of(name, columns.group, cells[columns.group])))
-    if columns.partition:
-        sites, site_names = number_sites(read_values(Key.of(name, columns.partition, cells[columns.partition])))
     return Samples(
         name,
         np.concatenate(list(inputs.values())),
-        labels,
-        len(inputs["train"]),
-        class_names,
+        train_rows=len(inputs["train"]),
         scale=255.0 if inputs["train"].dtype == np.uint8 else 1.0,
-        groups=groups,
-        sites=sites,
-        site_names=site_names,
+        **read_keys(name, cells, "y", columns, class_names),
     )
 
 

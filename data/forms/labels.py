@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
+from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.groups import by_first
 
 if TYPE_CHECKING:
     import pyarrow
@@ -141,6 +143,33 @@ def _is_utf8(value: Any) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def read_keys(
+    data_set: str,
+    cells: Mapping[str, Mapping[str, pyarrow.ChunkedArray]],
+    label: str,
+    columns: Columns,
+    class_names: tuple[str, ...],
+) -> dict[str, Any]:
+    """Labels, groups and sites of all rows, by their names in Samples.
+
+    Args:
+        cells: of each column by split. label: the column of labels.
+        class_names: those that are known, () for none.
+
+    Raises:
+        DataError: what read_labels and read_values raise.
+    """
+    keys: dict[str, Any] = {}
+    keys["labels"], keys["class_names"] = read_labels(Key.of(data_set, label, cells[label]), class_names)
+    if columns.group:
+        keys["groups"] = by_first(read_values(Key.of(data_set, columns.group, cells[columns.group])))
+    if columns.partition:
+        values = read_values(Key.of(data_set, columns.partition, cells[columns.partition]))
+        site_names, numbers = np.unique(values, return_inverse=True)
+        keys["sites"], keys["site_names"] = numbers.astype(np.int64), tuple(map(str, site_names.tolist()))
+    return keys
 
 
 def read_values(key: Key) -> np.ndarray:

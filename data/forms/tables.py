@@ -22,12 +22,11 @@ from protosphere.data.forms.columns import (
 from protosphere.data.forms.folders import SCHEMA, Folder
 from protosphere.data.forms.images import Stored, decode_images, is_readable, refuse_unsized
 from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import Key, is_string, name_kind, read_labels, read_values
+from protosphere.data.forms.labels import is_string, name_kind, read_keys
 from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
 from protosphere.data.forms.table_schema import Column, TableSchema, join_tables
 from protosphere.data.forms.texts import Texts, write_texts
-from protosphere.data.partition.groups import by_first
-from protosphere.data.samples import INPUTS, Samples, number_sites
+from protosphere.data.samples import INPUTS, Samples
 
 if TYPE_CHECKING:
     import datasets
@@ -300,27 +299,11 @@ class TableReader:
     ) -> Samples:
         """Samples of these inputs with the labels, groups and sites that the tables hold."""
 
-        def key(name: str) -> Key:
-            return Key.of(self.name, name, {split: table.column(name) for split, table in tables.items()})
-
-        labels, class_names = read_labels(key(label), class_names)
-        groups, sites = None, None
-        site_names: tuple[str, ...] = ()
-        if self.columns.group:
-            groups = by_first(read_values(key(self.columns.group)))
-        if self.columns.partition:
-            sites, site_names = number_sites(read_values(key(self.columns.partition)))
-        return Samples(
-            self.name,
-            inputs,
-            labels,
-            tables["train"].num_rows,
-            class_names,
-            columns=columns,
-            groups=groups,
-            sites=sites,
-            site_names=site_names,
-        )
+        cells = {}
+        for name in (label, *self.columns.extra):
+            cells[name] = {split: table.column(name) for split, table in tables.items()}
+        keys = read_keys(self.name, cells, label, self.columns, class_names)
+        return Samples(self.name, inputs, train_rows=tables["train"].num_rows, columns=columns, **keys)
 
     def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
         """Arrow's cells of the rows that are used, each with where it stands, for a sentence."""
