@@ -103,9 +103,3 @@ def opened(tmp_path):
     return lambda *items, classes="same", **recipe: open_all(
         Recipe(",".join(items), **recipe), tmp_path / "cache", classes
     )
-
-
-@pytest.fixture
-def image():
-    """image(value, size=4): a grey picture of PIL's as colours."""
-    return lambda value, size=4: Image.new("RGB", (size, size), (value,) * 3)

@@ -1,10 +1,8 @@
-"""What tests of data share: draws against their distribution, lists of rows, and what a refusal says."""
+"""What tests of data share: draws against their distribution, lists of rows, and data sets in memory."""
 
 import numpy as np
-import pytest
 from scipy.stats import chisquare
 
-from protosphere.core.errors import DataError
 from protosphere.data.decode import Recipe, decode
 from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.data.partition.partitioners import class_counts
@@ -45,13 +43,6 @@ def held_labels(spec, cache_dir):
     """How many rows of each class every client holds in all: (clients, K)."""
     data = open_data(spec, cache_dir)
     return class_counts(data.labels, assignment(spec, data, cache_dir).held, len(data.class_names))
-
-
-def refusal(action, *args, **keywords):
-    """What the DataError says that this call must raise."""
-    with pytest.raises(DataError) as caught:
-        action(*args, **keywords)
-    return str(caught.value)
 
 
 def made(labels, train_rows=None, class_names=(), **about):

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform, client_data
@@ -365,13 +366,13 @@ def test_the_script_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("name", ["cifar100", "svhn"])
-def test_hub_data_sets(name, tmp_path, monkeypatch, image):
+def test_hub_data_sets(name, tmp_path, monkeypatch):
     asked = []
     features = datasets.Features({"img": datasets.Image(), "fine_label": datasets.ClassLabel(names=list("abc"))})
 
     def load_dataset(*args, cache_dir):
         asked.append(args)
-        rows = {"img": [image(i) for i in range(6)], "fine_label": [2, 0, 1, 2, 0, 1]}
+        rows = {"img": [Image.new("RGB", (4, 4), (i,) * 3) for i in range(6)], "fine_label": [2, 0, 1, 2, 0, 1]}
         train = datasets.Dataset.from_dict(rows, features=features).add_column("coarse_label", [0] * 6)
         return datasets.DatasetDict({"extra": train, "train": train, "valid": train.select([4, 5])})
 
