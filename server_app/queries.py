@@ -20,7 +20,7 @@ log = logging.getLogger("protosphere")
 POLL = 0.05  # seconds between two looks at who is there
 UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
-REFUSED = 0.5  # seconds until a node is asked again for which Flower took no message; twice as long each time, to RETRY
+REFUSED = 1.0  # seconds until a node is asked again for which Flower took no message
 
 
 class Queries:
@@ -39,8 +39,6 @@ class Queries:
         self._timeout = timeout
         self._content = content or RecordDict()
         self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
-        # node for which Flower took no message -> seconds until it is asked again after the next time
-        self._refusal_delays: dict[int, float] = {}
         self._silent_nodes: set[int] = set()
         self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node, when to stop waiting for it
 
@@ -56,13 +54,10 @@ class Queries:
         # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
         for message_id, node in zip_longest(grid.push_messages(messages), new):
             if message_id:
-                self._refusal_delays.pop(node, None)
                 self._times_to_ask[node] = math.inf
                 self._pending_messages[message_id] = node, deadline
             else:
-                delay = self._refusal_delays.get(node, REFUSED)
-                self._times_to_ask[node] = now + delay
-                self._refusal_delays[node] = min(2 * delay, RETRY)
+                self._times_to_ask[node] = now + REFUSED
 
     def pull(self, grid: Grid) -> list[tuple[int, Identity]]:
         """The answers that have arrived, with their nodes."""
@@ -106,7 +101,6 @@ class Queries:
     def forget(self, node: int) -> None:
         """One that has gone is asked anew when it is back."""
         self._times_to_ask.pop(node, None)
-        self._refusal_delays.pop(node, None)
 
     def _note_error(self, node: int, problem: str) -> None:
         log.warning("node %d could not say who it is: %s", node, problem)

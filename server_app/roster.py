@@ -81,8 +81,6 @@ class Roster:
         # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
         self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._last_round = 0  # before it was cut
-        # partition -> an identity and its entry, since those of many clients take long to make
-        self._entries: dict[int, tuple[Identity, dict[str, Any]]] = {}
         self._agreement = Agreement(0, {}, {}, {})
         self._partition_of_node: dict[int, int] = {}  # of all nodes that stand, or have stood, for one
         self._waiting_nodes: set[int] = set()  # that came for a partition whose node is still there
@@ -332,11 +330,7 @@ class Roster:
         """The roster for the run's folder, without node ids: those differ from run to run."""
         entries = dict(self._earlier_entries)
         for partition, identity in self.identities.items():
-            known_identity, entry = self._entries.get(partition, (None, {}))
-            if identity is not known_identity:
-                entry = _as_entry(identity)
-                self._entries[partition] = identity, entry
-            entries[partition] = dict(entry)
+            entries[partition] = _as_entry(identity)
             if partition in self.joined:
                 entries[partition]["joined"] = self.joined[partition]
             if partition in self.left:

@@ -60,7 +60,6 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # each is told a line when it is on the disk
-        self._roster_texts: dict[int, tuple[dict[str, Any], str]] = {}  # partition -> its entry in roster.json, as text
 
     @property
     def name(self) -> str:
@@ -205,16 +204,7 @@ class RunFolder:
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""
-        # clients may be many, and few of them are new: the others' texts are those of the last time
-        texts = {}
-        for entry in roster:
-            known_entry, text = self._roster_texts.get(entry["partition"], ({}, ""))
-            if entry != known_entry:
-                text = json.dumps(sealed(entry), indent=2, allow_nan=False).replace("\n", "\n  ")
-            texts[entry["partition"]] = entry, text
-        self._roster_texts = texts
-        lines = ",\n  ".join(text for _, text in texts.values())
-        self._write("roster.json", f"[\n  {lines}\n]\n" if texts else "[]\n")
+        self._write_json("roster.json", roster)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""

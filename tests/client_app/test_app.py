@@ -3,9 +3,7 @@
 import json
 
 import pytest
-import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from threadpoolctl import threadpool_info
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
@@ -13,7 +11,6 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.site import over_ray
 from protosphere.core.home import OTHER_HOME, stores
 from protosphere.launch.grid import LocalGrid
-from protosphere.models.split import SplitModel
 from protosphere.strategies import known_settings
 from protosphere.strategies.contract import PullObjective
 from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
@@ -106,12 +103,6 @@ def test_settings_that_come_with_a_message_are_refused_in_words(call, settings, 
         assert words in refusal(call(message_type, records))
 
 
-def test_settings_that_come_with_a_message_take_the_place_of_the_app_s_own(call):
-    sent = RecordDict({"settings": ConfigRecord(dict(QUICK))})
-    identity = decode_identity(call(MessageType.QUERY, sent, {"num-server-rounds": 3}).content)
-    assert (identity.problem, identity.feature_dim) == ("", 8)
-
-
 @pytest.mark.parametrize("message_type", [MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE])
 def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch, capsys, message_type):
     def broken(*_):
@@ -152,27 +143,6 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, mo
     assert (report.problem, upload["prototypes.vectors"].numpy().dtype) == ("", "float16")
 
 
-@pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
-def test_the_thread_setting_is_in_force_during_a_message(call, monkeypatch, message_type):
-    seen = set()
-
-    def watched(whole):
-        def look(*arguments):
-            blas = [library["num_threads"] for library in threadpool_info()]
-            seen.add((torch.get_num_threads(), max(blas, default=3)))
-            return whole(*arguments)
-
-        return look
-
-    # a query builds the model and looks at its widths, the others use it
-    name = "__init__" if message_type == MessageType.QUERY else "features"
-    monkeypatch.setattr(SplitModel, name, watched(getattr(SplitModel, name)))
-    before = torch.get_num_threads()
-    call(message_type, None if message_type == MessageType.QUERY else instruction(), {"threads": 3})
-    assert seen == {(3, 3)}
-    assert torch.get_num_threads() == before
-
-
 def test_what_a_method_keeps_in_its_objective_is_gone_with_the_message(call, monkeypatch):
     """It would depend on how long a process lives: on workers, engines, and on whether a run was cut."""
     counts = []
@@ -204,11 +174,6 @@ def test_a_site_s_record_has_the_sizes_of_what_crossed_and_the_figures_that_left
         assert (line["received"], line["sent"]) == (bytes_by_part(received), bytes_by_part(sent))
     evaluation = crossed[1][1]["metrics"]
     assert lines[1]["correct"]["classifier"] == evaluation["correct.classifier"]
-
-
-def test_a_simulation_keeps_no_record(run, home):
-    folder = home / "clients" / run({"rounds": 1}).name / "0"
-    assert not (folder / "messages.jsonl").exists()
 
 
 # --- over Ray -------------------------------------------------------------------------------------------------------

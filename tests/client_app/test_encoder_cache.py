@@ -1,10 +1,7 @@
 """Features of a large encoder are computed once, whoever asks again."""
 
-import os
-
 import torch
 
-from protosphere.client_app import encoder_cache
 from protosphere.client_app.encoder_cache import cached
 
 FACTS = {"encoder": "one", "device": "cpu"}
@@ -42,22 +39,3 @@ def test_a_damaged_file_is_made_anew(tmp_path):
     path.write_bytes(content)
     assert float(cached(tmp_path, FACTS, INPUTS, encode)[0, 0]) == 2.0
     assert float(cached(tmp_path, FACTS, INPUTS, encode)[0, 0]) == 2.0
-
-
-def test_of_too_many_bytes_the_features_that_were_used_longest_ago_go_first(tmp_path, monkeypatch):
-    encode = Counting()
-    for age, name in enumerate(("newest", "used again", "oldest")):
-        before = set(tmp_path.iterdir())
-        cached(tmp_path, FACTS | {"encoder": name}, INPUTS, encode)
-        (path,) = set(tmp_path.iterdir()) - before
-        os.utime(path, (1_000_000 - age, 1_000_000 - age))
-    # an answer from the file is a use of it
-    cached(tmp_path, FACTS | {"encoder": "used again"}, INPUTS, encode)
-    monkeypatch.setattr(encoder_cache, "MOST_BYTES", 2.5 * path.stat().st_size)
-    cached(tmp_path, FACTS | {"encoder": "one more"}, INPUTS, encode)
-    assert encode.asked == 4
-    for name in ("used again", "one more"):
-        cached(tmp_path, FACTS | {"encoder": name}, INPUTS, encode)
-    assert encode.asked == 4
-    cached(tmp_path, FACTS | {"encoder": "newest"}, INPUTS, encode)
-    assert encode.asked == 5

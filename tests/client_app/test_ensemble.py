@@ -16,7 +16,6 @@ from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Instruction
 from tests.payloads import payload
-from tests.strategies.needs import ASKED
 
 ON_SPHERE = {"fedpagr": "fedpagr.temperature", "fedproc": "fedproc.temperature"}
 ENSEMBLE = {"ensemble-every": 2, "shared-test-share": 0.1}
@@ -73,27 +72,6 @@ def test_on_the_sphere_it_is_the_softmax_over_prototypes(parts, strategy, labels
         expected = softmax_of({c: cosine / temperature for c, cosine in cosines.items()})
         assert row == pytest.approx([expected.get(c, 0.0) for c in range(4)], rel=1e-4, abs=1e-7)
         assert [row[c] for c in range(4) if c not in labels] == [0.0] * (4 - len(labels)), "exactly"
-
-
-@pytest.mark.parametrize("strategy", ["fedproto", "fedavg", "gfpl"])
-@pytest.mark.parametrize("received", [False, True])
-def test_elsewhere_it_is_the_softmax_of_the_classifier(parts, strategy, received):
-    """Never of distances, whatever was received; on rows in eval mode, each by itself."""
-    made = parts(ASKED[strategy], norm=True)
-    if received:
-        made.state.targets = targets((0, 2), dim=5)
-        made.state.table = made.state.targets.table(4)
-    made.state.module.train()
-    found = predict(made.objective, made.state, made.data.test, made.data.transform)
-    assert not found.requires_grad
-    layer = made.state.module.classifier
-    weights, biases = double(layer.weight), double(layer.bias)
-    for z, row in zip(z_alone(made), found.tolist(), strict=True):
-        logits = [
-            math.fsum(w * a for w, a in zip(ws, z, strict=True)) + b for ws, b in zip(weights, biases, strict=True)
-        ]
-        expected = softmax_of(dict(enumerate(logits)))
-        assert row == pytest.approx(list(expected.values()), rel=1e-4)
 
 
 # --- which model, which samples, when -------------------------------------------------------------------------

@@ -33,17 +33,6 @@ def test_a_client_says_who_it_is(client):
     assert who.problem == ""
 
 
-def test_clients_of_one_architecture_share_their_initial_weights_unless_told_otherwise(client):
-    def initial(partition, **settings):
-        return client(partition, settings)._new_state().module.classifier.weight
-
-    assert torch.equal(initial(0), initial(1))
-    assert not torch.equal(initial(0), initial(0, seed=1))
-    apart = {"shared-init": False}
-    assert not torch.equal(initial(0, **apart), initial(1, **apart))
-    assert torch.equal(initial(1, **apart), initial(1, **apart))
-
-
 def test_a_client_without_training_rows_evaluates_only(client, monkeypatch):
     whole = client_module.client_data
 

@@ -34,10 +34,3 @@ def test_a_client_loads_nothing_heavy_before_it_needs_it_and_ends_without_lookin
     assert int(frozen) > 100_000
     assert collects == "True"
     assert diary.read_text() == "kept by nothing but itself"
-
-
-def test_a_process_that_has_loaded_torchs_compiler_ends_in_silence():
-    """As a method with an optimiser of torch's own loads it; with Triton, whose objects would be told of as leaks."""
-    code = "import protosphere.client_app.app, torch; torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stderr == ""

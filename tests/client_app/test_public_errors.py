@@ -11,23 +11,17 @@ from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
 from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.privacy_ledger import LedgerError
-from protosphere.client_app.public_errors import METHOD, PRIVATE, SITE_LOG, VERSION, private_words, public_words
+from protosphere.client_app.public_errors import PRIVATE, SITE_LOG, public_words
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import (
-    OTHER,
-    CodeError,
     DataError,
     LabelsError,
     ModelError,
     PrivacyError,
     SettingError,
-    UnsizedError,
-    UserError,
 )
 from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
-from protosphere.strategies.contract import MethodError
-from protosphere.wire.checks import MessageError
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.client_app.sites import folder, own
@@ -125,25 +119,6 @@ def test_under_privacy_rows_decide_on_no_word(ask):
         said = {words_of(reply).partition(": ")[2] for reply in ask(site, RELEASE)}
         assert said <= {"", PRIVATE + SITE_LOG}
     assert said == {PRIVATE + SITE_LOG}
-
-
-SENTENCES = [
-    *((kind("canary"), kind.public) for kind in (DataError, CodeError, UnsizedError, StoreError, UserError)),
-    *((type("New", (kind,), {})("canary"), kind.public) for kind in (ModelError, LedgerError)),
-    (MethodError("canary", "/canary.py", 3), METHOD),
-    (MessageError("canary"), VERSION),
-    (OSError(13, "Permission denied", "/canary"), OTHER),
-]
-
-
-@pytest.mark.parametrize(("error", "sentence"), SENTENCES)
-def test_an_error_s_class_alone_decides_what_crosses(monkeypatch, caplog, error, sentence):
-    monkeypatch.setattr("protosphere.client_app.site._here", False)
-    assert public_words(error, {}) == sentence + SITE_LOG
-    assert "canary" in caplog.text
-    rows_decide = isinstance(error, DataError | StoreError | MethodError | OSError) or type(error) is UserError
-    hidden = rows_decide and not isinstance(error, UnsizedError)
-    assert private_words(error, {}) == (PRIVATE if hidden else sentence) + SITE_LOG
 
 
 @pytest.mark.parametrize("node", [{}, {"data-path": "/a"}, {"strategy-file": "/a"}, {"model": "hf:~/a"}])

@@ -5,7 +5,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from protosphere.core.errors import DataError, SettingError
-from protosphere.models import told_name
 from tests.client_app.sites import images_of
 
 PINS = {"label_column": "diagnosis", "group_column": "patient"}
@@ -48,11 +47,6 @@ def test_a_run_that_names_another_column_is_refused_whatever_the_table_has(clien
     assert client(0, same, **PINS, data_path=scans()).data.class_names == ("ill", "well")
 
 
-def test_columns_of_no_table_are_refused(client):
-    with pytest.raises(SettingError, match='label-column="diagnosis"'):
-        client(label_column="diagnosis")
-
-
 def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
     bare = scans(classes="", name="bare")
     for simulation in (True, False):
@@ -66,18 +60,3 @@ def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
     monkeypatch.setattr("protosphere.client_app.site._here", False)
     with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt"):
         client(0, own)
-
-
-@pytest.mark.parametrize(
-    ("name", "told_as"),
-    [
-        ("hf:/srv/models/Meier?trainable=2", "hf:local?trainable=2"),
-        ("hf:~/Meier", "hf:local"),
-        ("hf:../Meier?trainable=0", "hf:local?trainable=0"),
-        ("hf:owner/encoder?trainable=2", "hf:owner/encoder?trainable=2"),
-        ("tiny_cnn", "tiny_cnn"),
-        ("package.module:callable", "package.module:callable"),
-    ],
-)
-def test_what_a_site_s_model_is_called_elsewhere(name, told_as):
-    assert told_name(name) == told_as

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from protosphere.client_app import store as store_module
 from protosphere.client_app.evaluate import measure
@@ -157,21 +156,6 @@ def test_a_load_forgets_what_the_state_held_before(store, parts):
     dirty.covariance = torch.eye(2)
     store.load_into(dirty, 0, torch.device("cpu"))
     assert (dirty.extra, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
-
-
-def test_the_newest_targets_are_kept_apart_from_the_generations(store):
-    received = PrototypeSet(torch.tensor([0, 3]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    store.save_received(payload(received), {"mu": 0.25, "gone": 1.0})
-    store.save_received(payload(received.with_vectors(-received.vectors)), {"mu": 0.1})
-    assert store.generations() == []
-    tensors = load_file(store.folder / "received.safetensors")
-    labels, vectors = (f"part/prototypes/prototypes/{name}" for name in ("labels", "vectors"))
-    assert tensors[labels].tolist() == [0, 3]
-    assert tensors[vectors].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
-    assert set(tensors) == {labels, vectors, "constant/mu"}
-    assert float(tensors["constant/mu"]) == 0.1  # in float64, as it came
-    store.save_received(payload(received), {})
-    assert set(load_file(store.folder / "received.safetensors")) == {labels, vectors}
 
 
 def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monkeypatch):

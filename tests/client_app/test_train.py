@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from protosphere.client_app.evaluate import evaluate
 from protosphere.client_app.store import Store
@@ -125,24 +124,6 @@ def test_momentum_survives_a_round_and_the_store_only_where_asked(parts, tmp_pat
     naive_training(naive, {}, epochs=1, momenta=momenta if kept == "persistent" else None)
     assert_same_weights(loaded.state.module, naive.state.module)
     assert bool(loaded.state.optimiser) == (kept == "persistent")
-
-
-def test_the_gradient_ratio_is_that_of_the_first_batch(parts):
-    made = parts({"strategy": "fedproto", "prototype-weight": 0.4, "local-epochs": 2})
-    targets = receive(made)
-    first = parts({"strategy": "fedproto"})
-    index = naive_order(len(first.data.train), 4, 0)[0]
-    labels = first.data.train.labels[index]
-    z = first.state.module.features((first.data.train.inputs[index] / 2.0 - 0.5) / 1.5)
-    (own,) = torch.autograd.grad(
-        nn.functional.cross_entropy(first.state.module.classify(z), labels), z, retain_graph=True
-    )
-    (pull,) = torch.autograd.grad(naive_pull(z, labels, targets, "mse"), z)
-    figures = train(made.objective, made.state, made.data, STREAM, 1)
-    assert figures.gradient_ratio == pytest.approx(0.4 * float(pull.norm() / own.norm()), rel=1e-4)
-    for nothing_added in (parts({"strategy": "local"}), parts({"strategy": "fedproto"})):
-        first = train(nothing_added.objective, nothing_added.state, nothing_added.data, STREAM, 1)
-        assert first.gradient_ratio == 0.0
 
 
 def test_prototypes_are_measured_after_training_in_eval_mode_over_all_rows(parts):

@@ -239,13 +239,6 @@ def test_relative_paths_are_refused_by_name(name, value, item):
     assert item in text
 
 
-def test_absolute_paths_and_names_pass():
-    for dataset in ("/data", "~/data", "a/b", "/data/*", "/data, a/b,digits"):
-        refuse_relative_paths(check(Settings, {"dataset": dataset}))
-    for values in ({}, {"results-dir": "~/r"}, {"models": "hf:~/encoder"}, {"models": "hf:owner/encoder"}):
-        refuse_relative_paths(check(Settings, values))
-
-
 NO_NAMES = ["", ".", "..", "-", "a/b", "a\\b", "../a", "/a", ".a", "a.", "a b", "a\n", "a\0", "a\u200bb", "a🙂"]
 NAMES = ["a", "20260101-120000-fedproto-digits-2", "a.b_c", "lauf-ü", "胸部X線", "हिन्दी", "u\u0308", "ü" * 127]
 

@@ -19,14 +19,13 @@ from protosphere.core.client_names import (
     client_label,
     client_names,
     client_word,
-    joined_names,
     use_client_names,
 )
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OtherHomeError, home, refuse_other, stores
 from protosphere.core.seeds import derive, generator, limited_threads, seed_process
-from protosphere.core.text import class_word, class_words, cut_apart, one_class
+from protosphere.core.text import class_word, class_words, cut_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "20260101-000000-fedproto-digits-0123abcd"
@@ -177,12 +176,6 @@ def test_what_reads_like_another_client_or_nothing_is_no_name(name):
     assert named(name) == {}
 
 
-def test_several_names_are_joined_and_stay_short():
-    assert joined_names(["a", "b", "c"]) == "a, b, c"
-    assert joined_names(["a", "b", "c", "d", "e"]) == "a, b, c + 2 more"
-    assert len(joined_names([letter * 50 for letter in "abcdefg"])) <= LONGEST_CLIENT_NAME
-
-
 # --- classes in words ---------------------------------------------------------------------------------------------
 
 
@@ -198,20 +191,6 @@ def test_several_names_are_joined_and_stay_short():
 def test_classes_are_named(labels, room, words):
     assert class_words(labels, CLASSES, room) == words
     assert (class_word(1, CLASSES), class_word(9, CLASSES)) == ("class 'dog'", "class 9")
-
-
-@pytest.mark.parametrize(
-    ("held", "names", "words"),
-    [
-        ({0: (0, 1), 1: (), 2: (1, 2)}, CLASSES, ""),
-        ({0: (0, 1), 2: (1,)}, CLASSES, "1 client holds only one class (2: dog): always answering it is right"),
-        ({n: (n % 2,) for n in range(7)}, CLASSES, "7 clients hold only one class (0: cat, 1: dog, 2: cat, 3: dog, "),
-        ({0: (0,), 1: (0,)}, ("cat",), "all data belong to class 'cat': every answer is right"),
-    ],
-)
-def test_clients_of_one_class_are_named(held, names, words):
-    assert words in (found := one_class(held, names))
-    assert bool(words) == bool(found)
 
 
 @pytest.mark.parametrize(

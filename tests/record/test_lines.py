@@ -200,12 +200,6 @@ def test_a_rounds_line():
     assert json.loads(json.dumps(line, allow_nan=False)) == line
 
 
-def test_a_message_of_an_evaluation_that_brings_a_download_first_counts_as_one_of_training():
-    sizes = line_of(counts_payload=True)["bytes"]
-    assert (sizes["payload_down"], sizes["wire_down"]) == (1600 + 1600, 2800 + 2800)
-    assert sizes["evaluation_wire_down"] == 0
-
-
 def test_the_line_of_untrained_models_has_no_training():
     line = empty_line(0)
     add_evaluation(line, Exchanged(EVALUATED, SENT, 3.0), "classifier", 20)
@@ -491,15 +485,6 @@ def test_where_clients_come_and_go_a_round_since_the_last_change_is_chosen():
     assert (found["selected_round"], found["clients"], found["complete"]) == (3, 3, False)
 
 
-def test_what_was_not_measured_has_no_figure_and_what_is_always_wrong_has_zero():
-    nothing = line(1, 0.0, clients={"0": None})
-    nothing["evaluation"]["rules"] = {"classifier": {}}
-    found = headlines([nothing])["classifier"]
-    assert found == dict.fromkeys(FIGURES_OF_RULE)
-    assert headlines([]) == headlines([LINES[1]]) == {}
-    assert headlines([line(1, 0.5, clients={"0": 0.0})])["classifier"]["client-best"] == 0
-
-
 def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
     found = headlines([line(0, 0.5, 0.5, {"0": 0.0, "1": 1.0})])["classifier"]
     assert found == dict.fromkeys(FIGURES_OF_RULE) | {"final": 0.5}
@@ -567,21 +552,6 @@ def test_the_summary():
     assert (summary["bytes"]["evaluation_wire_up"], summary["bytes"]["evaluation_wire_down"]) == (12, 24)
     assert summary["settings"] == {"rounds": 3}
     assert {"python", "flwr", "torch", "numpy"} <= set(summary["versions"])
-
-
-def test_the_summary_names_those_that_failed():
-    run = read_settings({"inference": "classifier", "strategy": "fedproto"})
-    lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
-    assert summarise(run.settings, run.inference, {}, lines, 1)["failures"] == {}
-    lines[0]["problems"] = {"10": "ValueError: boom", "2": LATE}
-    lines[2]["problems"] = {"10": "upload dropped: a vector holds NaN"}
-    lines[3]["problems"] = {"10": LATE}
-    summary = summarise(run.settings, run.inference, {}, lines, 1)
-    assert summary["problems"] == 4
-    assert list(summary["failures"].items()) == [
-        ("2", {"rounds": 1, "last_round": 0, "last": LATE}),
-        ("10", {"rounds": 3, "last_round": 3, "last": LATE}),
-    ]
 
 
 def test_without_validation_rows_the_headline_is_the_final_and_says_so():

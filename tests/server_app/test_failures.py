@@ -7,7 +7,6 @@ from flwr.app import Error
 
 from protosphere.core.errors import RunError
 from protosphere.server_app.exchange import LATE
-from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import lone, payloads
@@ -46,17 +45,6 @@ def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
     strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
     assert [line["training"]["valid"] for line in lines_of(strategy)[1:]] == [1, 1]
     assert lines_of(strategy)[1]["problems"] == {str(p): f'it says: "client {p} is tired"' for p in (1, 2)}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
-)
-def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
-    group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})
-    with pytest.raises(RosterError, match=r"3 clients have training samples and \d of them train in a round"):
-        group.start(settings)
-    assert not group.asked
 
 
 def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_when_it_evaluates(federation, clock, say):

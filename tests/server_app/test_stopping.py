@@ -1,7 +1,5 @@
 """A run that ends before its last round: when, how it ends, and what a resume makes of it."""
 
-import copy
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -125,26 +123,3 @@ def test_flowers_should_stop_is_asked_after_each_round_and_ends_the_run_in_its_o
     assert asked == [(number, number) for number in range(1, rounds + 1)]
     found = summary(strategy)
     assert (found["rounds"], found.get("stopped")) == (rounds, "should-stop" if last else None)
-
-
-@pytest.mark.parametrize("silent", [1, 3])
-def test_of_an_evaluation_that_fewer_answer_the_rounds_own_figures_stay(federation, silent):
-    """Clients that are silent when a run that was ended evaluates once more."""
-    asked = Counter()
-
-    def answer(partition, number, kind, report):
-        asked[partition] += kind == "evaluate" and number == 2
-        return None if asked[partition] > 1 and partition < silent else report
-
-    lines = []
-
-    def on_round(line):
-        lines.append(copy.deepcopy(line))
-        return line["round"] < 2
-
-    strategy = federation(3, tamper=answer).start({"rounds": 9}, on_round)
-    newest = strategy.folder.lines()[-1]
-    assert (newest["round"], newest["last"]) == (2, True)
-    assert newest["evaluation"] == lines[-1]["evaluation"]
-    assert newest["clients"] == lines[-1]["clients"]
-    assert len(newest["problems"]) == silent
