@@ -165,10 +165,6 @@ class Roster:
         """Whether it has taken part before, perhaps before the run was cut."""
         return partition in self.identities or partition in self._earlier_entries
 
-    def set_aside(self, partition: int) -> None:
-        """Whoever has answered for a partition is no member yet."""
-        self.absent[partition] = self.nodes.pop(partition), self.identities.pop(partition)
-
     def join(self, partitions: Iterable[int], server_round: int) -> None:
         """Some who are absent become members at the start of a round."""
         for partition in partitions:
@@ -181,12 +177,6 @@ class Roster:
             self.left.pop(partition, None)
             self.identities[partition], self.nodes[partition] = identity, node
         self._name_clients()
-
-    def leave(self, partition: int, server_round: int) -> None:
-        """A member leaves at the start of a round. It may come back."""
-        node = self.nodes.pop(partition)
-        self.left[partition] = server_round
-        self.absent[partition] = node, self.identities[partition]
 
     def forget(self, partition: int, server_round: int) -> None:
         """A member whose node has gone for good leaves; one that answers for it later comes back."""
@@ -215,13 +205,15 @@ class Roster:
         """Members are those who were when the run was cut; whoever else has answered may come in its next round."""
         earlier, last_round = self._earlier_entries, self._last_round
         for partition in sorted(self.identities):
-            if partition not in earlier:
-                self.set_aside(partition)
+            entry = earlier.get(partition)
+            if entry is None:
+                self.absent[partition] = self.nodes.pop(partition), self.identities.pop(partition)
                 continue
-            if joined := earlier[partition].get("joined", 0):
+            if joined := entry.get("joined", 0):
                 self.joined[partition] = joined
-            if 0 < earlier[partition].get("left", 0) <= last_round:
-                self.leave(partition, earlier[partition]["left"])
+            if 0 < entry.get("left", 0) <= last_round:
+                self.left[partition] = entry["left"]
+                self.absent[partition] = self.nodes.pop(partition), self.identities[partition]
         # whoever came later is met later
         order = sorted(self.identities, key=lambda partition: (self.joined.get(partition, 0), partition))
         self.identities = {partition: self.identities[partition] for partition in order}

@@ -77,7 +77,8 @@ def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
     fits = not len(labels) or int(labels.max()) <= torch.iinfo(torch.int16).max
     fields["labels"] = labels.to(torch.int16 if fits else torch.int32)
     if isinstance(values, PrototypeSet):
-        fields["vectors"] = _write_rows(fields["vectors"], part.dtype, labels)
+        names = [f"a prototype cannot be sent (class {label}):" for label in labels.tolist()]
+        fields["vectors"] = _convert(fields["vectors"], part.dtype, names)
         return fields
     for name in ("means", "variances", "weights"):
         fields[name] = fields[name].float()
@@ -89,26 +90,15 @@ def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
     return fields
 
 
-def _write_rows(rows: Tensor, dtype: str, labels: Tensor) -> Tensor:
-    """Vectors (k, w) in a number format, where all of them can be."""
-    try:
-        return _convert(rows, dtype)
-    except _RowError as error:
-        raise CodecError(f"a prototype cannot be sent (class {int(labels[error.row])}): {error}") from None
-
-
 def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
     large = [torch.zeros(0, dtype=DTYPES[part.dtype or "float32"])]
     small = [torch.zeros(0)]
     for name, tensor in tensors.items():
-        row = tensor.reshape(1, -1)
-        try:
-            if tensor.dim() < 2:
-                small.append(_convert(row, "float32")[0])
-            else:
-                large.append(_convert(row, part.dtype)[0])
-        except _RowError as error:
-            raise CodecError(f"weights cannot be sent: tensor `{name}` {error}") from None
+        what = f"weights cannot be sent: tensor `{name}`"
+        if tensor.dim() < 2:
+            small.append(_convert(tensor.reshape(1, -1), "float32", [what])[0])
+        else:
+            large.append(_convert(tensor.reshape(1, -1), part.dtype, [what])[0])
     fields = {"values": torch.cat(large), "small": torch.cat(small)}
     if part.ragged:
         sizes = [size for tensor in tensors.values() for size in tensor.shape]
@@ -116,28 +106,27 @@ def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tenso
     return fields
 
 
-class _RowError(ValueError):
-    def __init__(self, row: int, reason: str):
-        super().__init__(reason)
-        self.row = row
-
-
-def _convert(rows: Tensor, dtype: str) -> Tensor:
+def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
     """Rows (k, w) in a number format.
 
+    Args:
+        names: of the rows, as sentences begin.
+
     Raises:
-        _RowError: with the first row that it cannot hold.
+        CodecError: names the first row that the format cannot hold.
     """
     target = DTYPES[dtype or "float32"]
     for row in (~rows.isfinite()).any(dim=1).nonzero().flatten().tolist():
-        raise _RowError(
-            row, "holds NaN or infinity; the training that made it has diverged, so lower the learning-rate"
+        raise CodecError(
+            f"{names[row]} holds NaN or infinity; the training that made it has diverged, so lower the learning-rate"
         )
     largest = torch.finfo(target).max
     for row in (rows.abs().double() > largest).any(dim=1).nonzero().flatten().tolist():
         remedy = "choose the wire-dtype float32" if target == torch.float16 else "lower the learning-rate"
         value = float(rows[row].abs().max())
-        raise _RowError(row, f"holds {value:.6g}, beyond {largest:.6g}, the largest number of {dtype}; {remedy}")
+        raise CodecError(
+            f"{names[row]} holds {value:.6g}, beyond {largest:.6g}, the largest number of {dtype}; {remedy}"
+        )
     return rows.to(torch.float32, copy=True).to(target)
 
 
