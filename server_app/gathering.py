@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Set
 from itertools import islice
 
 from flwr.serverapp import Grid
@@ -32,7 +32,6 @@ class Gathering:
 
     Args:
         terms: what the server itself knows of the run beside its settings.
-        asked: partition -> node of those that are asked; None where everybody is.
         earlier: of a run that is resumed, and whose clients may come and go: the partitions that took part when it was
             cut. Of these as many have to be there as a start needs.
     """
@@ -73,7 +72,7 @@ class Gathering:
             answers = self.queries.pull(grid)
             for node, identity in answers:
                 self._note_answer(grid, node, identity)
-            if self._is_complete(grid) and not self.queries.is_waiting() and self._enough_fit():
+            if self._is_complete(grid) and not self.queries.is_waiting():
                 break
             late = time.monotonic() > deadline
             if late and not (in_turn(grid) and self.queries.is_waiting()):
@@ -95,16 +94,16 @@ class Gathering:
         listed_nodes = set(grid.get_node_ids()) if nodes else set()
         for old_node in [other for other in nodes if other not in listed_nodes or other == node]:
             nodes.remove(old_node)
-            self._count(self._identities.pop(old_node), -1)
+            self._count_vote(self._identities.pop(old_node), -1)
         nodes.append(node)
         self._identities[node] = identity
         self._last_answer_time = time.monotonic()
-        self._count(identity, 1)
+        self._count_vote(identity, 1)
         if identity.problem:
             why = identity.problem.removeprefix(f"client {identity.partition}: ")
             warn_left_out(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}", identity)
 
-    def _count(self, identity: Identity, votes: int) -> None:
+    def _count_vote(self, identity: Identity, votes: int) -> None:
         # who cannot take part does not know how many there are
         if not identity.problem:
             self._votes[identity.partitions] += votes
@@ -112,20 +111,27 @@ class Gathering:
     # --- whether it is enough -----------------------------------------------------------------------------
 
     def _is_complete(self, grid: Grid) -> bool:
-        """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
-        there from the start, as many nodes as there are clients."""
-        answered = self._identities.keys() | self.queries.problems.keys()
+        """Whether nobody else need come: as many as `min-clients` fit; or somebody answered for each partition; or in a
+        simulation, whose nodes are all there from the start, as many nodes as there are clients."""
+        if is_simulated(grid):
+            answered = self._identities.keys() | self.queries.problems.keys()
+            if self._has_all_partitions():
+                return True
+            enough = len(answered) >= max(1, self._count_expected()) and not self.queries.is_pending()
+            return enough and {*grid.get_node_ids()} <= answered
+        if self.settings.min_clients:
+            needed = self._count_needed()
+            return len(self._list_usable()) >= needed and self._count_fitting() >= needed
+        # who says that it is the only one would make the run its own, were it the first to come
+        if self._count_expected() == 1 and not self.settings.clients:
+            waited = time.monotonic() - self._last_answer_time >= self.settings.query_timeout
+            return self._has_all_partitions() and waited
+        return self._has_all_partitions()
+
+    def _has_all_partitions(self) -> bool:
+        """Whether somebody answered for each partition."""
         expected = self._count_expected()
-        if self.settings.min_clients and not is_simulated(grid):
-            return len(self._list_usable()) >= self._count_needed()
-        enough_partitions = 0 < expected <= len(self._nodes)
-        if enough_partitions and all(partition in self._nodes for partition in range(expected)):
-            # who says that it is the only one would make the run its own, were it the first to come
-            is_only_client = expected == 1 and not self.settings.clients and not is_simulated(grid)
-            return not is_only_client or time.monotonic() - self._last_answer_time >= self.settings.query_timeout
-        if self.queries.is_pending() or not answered or len(answered) < expected or not is_simulated(grid):
-            return False
-        return {*grid.get_node_ids()} <= answered
+        return 0 < expected <= len(self._nodes) and all(partition in self._nodes for partition in range(expected))
 
     def _count_expected(self) -> int:
         """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
@@ -145,35 +151,25 @@ class Gathering:
         usable = {identity.partition for identity in self._identities.values() if not identity.problem}
         return usable if self.earlier is None else usable & self.earlier
 
-    def _enough_fit(self) -> bool:
-        """Of a run that starts when `min-clients` fit: whether they do."""
-        if not self.settings.min_clients:
-            return True
+    def _count_fitting(self) -> int:
+        """How many of those who count towards a start fit together; 0 while two sides are equally large."""
         try:
-            agreement = agree(self._identities.items(), self.settings, self.terms, enough=False)
+            fitting = agree(self._identities.items(), self.settings, self.terms, enough=False).identities.keys()
         except RosterError:
-            return False
-        fitting: Set[int] = agreement.identities.keys()
-        if self.earlier is not None:
-            fitting = fitting & self.earlier
-        return len(fitting) >= self._count_needed()
+            return 0
+        return len(fitting if self.earlier is None else fitting & self.earlier)
 
     def _refuse_missing(self) -> None:
         """At the deadline: fewer nodes have answered than the run has clients."""
         expected = self._count_needed() or self._count_expected()
-        due: Collection[int]
-        if self.earlier is not None:
-            # of other clients there may be as many as there will
-            due, present = self.earlier, self._list_usable()
-            answered = len(present)
-        else:
-            # a client may say that there are two thousand million
-            due = range(expected)
-            present = self._nodes.keys()
-            answered = len(self._identities) + len(self.queries.problems)
+        # of a resumed run's other clients there may be as many as there will
+        due = range(expected) if self.earlier is None else self.earlier
+        present = self._nodes.keys() if self.earlier is None else self._list_usable()
+        answered = len(self._identities) + len(self.queries.problems) if self.earlier is None else len(present)
         # where the number itself is in dispute, that is what is wrong
         if answered >= expected > 0 or (self._identities and not expected):
             return
+        # a client may say that there are two thousand million
         missing = list(islice((partition for partition in due if partition not in present), MOST_NAMED))
         number = sum(partition in due for partition in present)
         problems = [

@@ -182,6 +182,8 @@ def test_where_clients_answer_in_turn_nobody_is_late_and_who_fails_is_not_asked_
     slow = InTurn(clock, {node: (identity(node), 0, 40 * (node + 1)) for node in range(3)})
     assert gathered(slow, start_timeout=20.0, query_timeout=7.0).nodes == {0: 0, 1: 1, 2: 2}
     assert not caplog.records
+    few = InTurn(clock, {node: identity(node) for node in range(2)})
+    assert "2 of 3 clients answered" in refused(gathered, few, start_timeout=2.0, clients=3)
     # looking through all of them takes longer than the pause after which a node that failed is asked again
     failing = InTurn(clock, {node: Error(0, "its worker is gone") for node in range(200)})
     assert "0 of 200 clients" in refused(gathered, failing, start_timeout=20.0, clients=200)
