@@ -57,24 +57,6 @@ def test_a_node_config_without_whole_numbers_is_refused(client, value):
 
 
 @pytest.mark.parametrize(
-    ("devices", "settings", "node", "named"),
-    [
-        (0, {"device": "cuda"}, {}, '`device` is "cuda"'),
-        (2, {"device": "cuda:2"}, {}, '`device` is "cuda:2", but this machine has 2 CUDA devices'),
-        (0, {"device": "cpu"}, {"device": "cuda:0"}, '--node-config has device "cuda:0"'),
-        *((0, {}, {"device": odd}, f"--node-config has device {odd!r}") for odd in ("gpu", 0, 1, True)),
-        (0, {"device": "auto", "precision": "bf16"}, {}, '`precision` is "bf16"'),
-    ],
-)
-def test_a_device_that_is_not_there_or_cannot_do_it_is_refused(client, monkeypatch, devices, settings, node, named):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    with pytest.raises(SettingError) as raised:
-        client(0, settings, **node)
-    assert named in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("settings", "own", "tells"),
     [
         ({}, False, True),
@@ -125,3 +107,17 @@ def domains(folder):
         place.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 10 * number).save(place / f"{number}.png")
     return str(folder / "all" / "*")
+
+
+def test_the_device_of_the_node_config_goes_before_the_setting_and_is_refused_where_it_cannot_be(client, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert client(0, {"device": "cuda"}, device="cpu").device == torch.device("cpu")
+    for settings, node, named in (
+        ({"device": "cuda"}, {}, '`device` is "cuda"'),
+        ({"device": "cpu"}, {"device": "cuda:0"}, '--node-config has device "cuda:0"'),
+        ({}, {"device": 0}, "--node-config has device 0"),
+        ({"device": "auto", "precision": "bf16"}, {}, '`precision` is "bf16"'),
+    ):
+        with pytest.raises(SettingError) as raised:
+            client(0, settings, **node)
+        assert named in str(raised.value)

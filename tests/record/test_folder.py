@@ -180,24 +180,6 @@ def test_where_and_how_patiently_it_runs_may_change_and_a_longer_run_remembers_i
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"alpha": 0.5}, ["`alpha` was 0.1 and is now 0.5"]),
-        ({"alpha": None}, ["`alpha` was 0.1 and is now null"]),  # gone
-        ({"strategy": "protonorm"}, ['`strategy` was "fedproto" and is now "protonorm"']),
-        ({"seed": 1}, ["`seed` was null and is now 1"]),
-        ({"fedproto.trim": 0.2}, ["`fedproto.trim`"]),
-        ({"dataset": "x\ny"}, ["`dataset`", "x\\ny"]),
-    ],
-)
-def test_what_a_run_computes_may_not_change(results, changes, named):
-    config = {name: value for name, value in (CONFIG | changes).items() if value is not None}
-    finished()
-    text = refused(RunFolder.resume, settings(resume="latest"), config)
-    assert all(part in text for part in named)
-
-
-@pytest.mark.parametrize(
     "how", ["nothing", "/nowhere/at/all", "../results", "~nobody-of-that-name/run", "", ".", "latest"]
 )
 def test_there_is_no_such_run(results, how):
