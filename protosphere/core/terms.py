@@ -246,7 +246,6 @@ _ALL = (
         "then over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
-    Term("sample", "words", "One input with its class: an image, a text or one row of a table."),
     Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
     Term(
         "label skew",
@@ -260,16 +259,7 @@ _ALL = (
         "words",
         "Which clients train in a round. The share `fraction-train` of them is drawn by the seed.",
     ),
-    Term(
-        "round",
-        "words",
-        "One exchange: the server sends, the selected clients train and reply, and the server aggregates.",
-    ),
-    Term("run", "words", "One training of one method with one seed, in its own folder."),
     Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
-    Term("comparison", "words", "Trials of several methods over data sets, partitions and seeds, with common tables."),
-    Term("extractor", "words", "A client's model up to its features."),
-    Term("head", "words", "A client's model from its features to its logits."),
     Term(
         "prototype",
         "words",
