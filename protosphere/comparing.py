@@ -50,7 +50,6 @@ def compare(
     *,
     dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any]" = "",
     metric: str | Sequence[str] = "headline",
-    target: float | None = None,
     baseline: str = "",
     vary: Mapping[str, Sequence[Value]] | None = None,
     choose: str = "",
@@ -92,7 +91,6 @@ def compare(
             `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME` or
             `domain-unweighted NAME`; the first of several makes the curves. `headline` alone is by the rules
             `classifier` and `discriminant` where the methods' own rules differ.
-        target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         vary: settings of methods, each with values that stand side by side, one setting at a time, for
             `Comparison.plot_varied`.
@@ -127,7 +125,6 @@ def compare(
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
-        "target": target,
         "baseline": baseline,
         "vary": _values("vary", vary) | {"choose": choose, "cross": cross},
         "settings": common_settings,
@@ -270,23 +267,6 @@ class Comparison:
         comparison, trials, _ = self._finished()
         return differences(comparison, trials)
 
-    def chosen(self) -> pd.DataFrame:
-        """A row for each variant that was tried, and whether it is `chosen`; empty without `choose`.
-
-        Columns are `row`, `method`, `variant`, `validation` (mean accuracy on validation samples over the seeds), and
-        `chosen`.
-
-        >>> len(found.chosen())
-        0
-        """
-        *_, choices = self._finished()
-        rows = [
-            (choice.row, choice.method, label, value and value.mean, label == choice.chosen)
-            for choice in choices
-            for label, value in choice.tried.items()
-        ]
-        return pd.DataFrame(rows, columns=["row", "method", "variant", "validation", "chosen"])
-
     def trials(self) -> pd.DataFrame:
         """A row for each run with every figure, as in table.csv.
 
@@ -309,7 +289,7 @@ class Comparison:
         'local'
 
         Args:
-            method: its label; of one with variants that in `table`, for what was chosen, or in `chosen`.
+            method: its label; of one with variants that in `table`, for what was chosen, or in `trials`.
             row: "" for the first.
 
         Raises:
@@ -342,7 +322,7 @@ class Comparison:
         'round'
 
         Args:
-            over: `rounds`, or the `seconds` or `bytes` by then.
+            over: `rounds`, or the `bytes` by then.
             row: "" for the first.
 
         Raises:

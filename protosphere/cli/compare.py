@@ -44,12 +44,6 @@ def compare(
     partitions: Annotated[str, option("Use only these partitions, separated by commas.", "NAMES")] = "",
     seeds: Annotated[str, option("Seeds, such as 0,1,2.", "NUMBERS")] = "",
     metric: Annotated[str, option(METRIC, "FIGURES")] = "",
-    target: Annotated[
-        float | None,
-        option(
-            "A target accuracy, such as 0.8. The table of costs then shows the bytes sent until it is reached.", "SHARE"
-        ),
-    ] = None,
     baseline: Annotated[
         str,
         option(
@@ -102,7 +96,7 @@ def compare(
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
-    if resume and (any(choices) or target is not None):
+    if resume and any(choices):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     # how each run goes, and what becomes of it, is not kept with the comparison; the number at the start is
     flags = {"--on": on, "--keep-models": keep_models, "--reports": reports}
@@ -129,8 +123,7 @@ def compare(
         else:
             spec, trials = resolve(
                 load(file, preset, split_names(methods)),
-                narrowing=narrowing
-                | {"target": target, "choose": choose, "cross": cross, "own_data": not file and not preset},
+                narrowing=narrowing | {"choose": choose, "cross": cross, "own_data": not file and not preset},
                 overrides=overrides,
                 vary=vary or [],
                 places=_read_places(data or []),

@@ -35,6 +35,7 @@ REMOVED = dict.fromkeys(
     "--outcome": "the exit code and the run's `status.json` say how it ended",
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
     "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
+    "--target": "pictures/accuracy-over-bytes-row1.csv of the comparison has the bytes of every evaluation",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
     "--reuse": "`--resume` goes on with a comparison",
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",

@@ -54,7 +54,7 @@ app.command(
         protosphere compare --methods fedproto,protonorm,local --seeds 0,1,2
         protosphere compare --preset protonorm-table1 --data cifar10=../cifar10 --seeds 0
         protosphere compare --methods local,protonorm --vary 'protonorm.gamma=1,10,100'
-        protosphere compare mine.toml --metric 'classifier last-5' --target 0.8
+        protosphere compare mine.toml --metric 'classifier last-5'
         protosphere compare --resume latest
     """,
 )(compare)

@@ -31,7 +31,7 @@ from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
-FORMAT = 2
+FORMAT = 3
 FILE = "comparison.json"
 TRIALS = "trials"  # folder of the trials' folders
 

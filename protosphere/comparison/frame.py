@@ -1,7 +1,6 @@
 """From the runs of a comparison to its numbers: one frame of all trials, and of it the means and the differences that
 every table and picture shows."""
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +63,7 @@ def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequen
     first = ["row", "method", "strategy", "seed", "status", "rule"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
     first += [VALIDATION, *FLOORS, TEST_SAMPLES]
-    last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
-    last += ["gradient_steps", "rounds", "clients", "seconds", "run", *BESIDE]
+    last = ["payload_bytes", "wire_bytes", "gradient_steps", "rounds", "clients", "seconds", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
     columns = [*first, *by_rule, *last]
     # whole numbers stay whole beside what is not there
@@ -75,12 +73,11 @@ def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequen
 def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
     """What a finished run has in the columns of `collect`.
 
-    Bytes are of the whole run's training, both directions; `wire_bytes` without evaluations. What begins with `target`
-    is of the first evaluation of trained models at the target or above.
+    Bytes are of the whole run's training, both directions; `wire_bytes` without evaluations.
     """
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
-    rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
+    rule, metric = summary["headline"]["rule"], comparison.metrics[0]
     curve = curve_of(lines, metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
@@ -97,10 +94,6 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
         "rule": rule,
         "headline": value_of(summary, Metric()),
     }
-    reached = curve[(curve.index > 0) & (curve["accuracy"] >= (math.inf if target is None else target))]
-    if len(reached):
-        payload, wire = reached[["payload", "wire"]].iloc[0].tolist()
-        figures |= {"target_round": int(reached.index[0]), "target_payload_bytes": payload, "target_wire_bytes": wire}
     return figures | {
         name: summary.get(name) for name in ("gradient_steps", "rounds", "clients", "seconds", "companion")
     }
@@ -183,8 +176,8 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
-    """Every evaluation, by the round whose models it is of: `accuracy`, and what these took: `payload`, `wire`,
-    `seconds`.
+    """Every evaluation, by the round whose models it is of: `accuracy`, and what these took: `payload` and
+    `wire`.
 
     Args:
         lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.

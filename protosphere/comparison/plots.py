@@ -19,10 +19,9 @@ from protosphere.reports.canvas import COLOURS, DASHED, MARKERS, SOFT, NothingTo
 from protosphere.reports.plots import limits_of, majority_label
 
 STYLES = ("-", "--", ":")
-COLUMNS = {"rounds": ("round",), "seconds": ("seconds",), "bytes": ("payload", "wire")}
+COLUMNS = {"rounds": ("round",), "bytes": ("payload", "wire")}
 CAPTIONS = {
     "rounds": "Over rounds: mean accuracy over clients. Band: standard deviation over seeds.",
-    "seconds": "Over the seconds so far, including evaluations, on this machine under its load at the time.",
     "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
     "Right: whole messages, which even a method without an exchange sends. Such a method is at 0 on the left; a "
     "dotted line continues its final accuracy.",
@@ -64,14 +63,14 @@ def _maker(draw: Any, comparison: ComparisonSpec, frame: pd.DataFrame, what: str
 
 def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
-    accuracies, and the means of `payload`, `wire` and `seconds` so far."""
+    accuracies, and the means of `payload` and `wire` so far."""
     lines = []
     for number, part in pd.concat(runs).groupby(level=0):
         accuracy = summarise(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
-            means = {name: part[name].mean() for name in ("payload", "wire", "seconds")}
+            means = {name: part[name].mean() for name in ("payload", "wire")}
             lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | means)
-    return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
+    return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire"]).astype({"std": float})
 
 
 def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
@@ -107,7 +106,7 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
         curve.assign(method=method, **{"mean (%)": 100 * curve["mean"], "std (%)": 100 * curve["std"]})
         for method, curve in curve_by_method.items()
     )
-    extra = {"seconds": ["seconds"], "bytes": ["payload", "wire"]}.get(kind, [])
+    extra = ["payload", "wire"] if kind == "bytes" else []
     numbers = numbers[["method", "round", "mean (%)", "std (%)", *extra]]
     numbers = numbers.rename(columns={"payload": "payload (bytes)", "wire": "wire (bytes)"})
     return plot.describe(name, f"Accuracy over {kind}", alt, CAPTIONS[kind], numbers, wide=len(columns) > 1)
@@ -133,7 +132,7 @@ def draw_curves(axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column:
         heights += [*low, *high]
         if column == "payload" and not across.any():
             axes.axhline(means.iloc[-1], color=colour, linewidth=1.2, linestyle=":")
-    label = f"{column} so far, {unit}" if is_bytes else {"round": "round", "seconds": "seconds so far"}[column]
+    label = f"{column} so far, {unit}" if is_bytes else column
     axes.set(xlabel=label, ylabel="test accuracy, %", ylim=limits_of(heights))
     if majority is not None:
         gid = majority_label(majority, axes)
@@ -141,7 +140,7 @@ def draw_curves(axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column:
     if is_bytes:
         sizes = [size / scale for curve in curve_by_method.values() for size in curve[column]]
         _scale_bytes(axes, sorted(size for size in sizes if size > 0))
-    elif column == "round":
+    else:
         axes.locator_params(axis="x", integer=True)
 
 

@@ -65,6 +65,7 @@ USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
 # a key that the file of a comparison had -> what takes its place
 GONE = {
+    "target": "the CSV of the picture accuracy-over-bytes has the bytes of every evaluation",
     "equal-steps": "`local-epochs` of each method stands in its place",
     "sweep": '[vary] with `choose = "validation"` takes its place, and `cross = true` crosses settings',
 }
@@ -168,7 +169,6 @@ class ComparisonSpec:
 
     Attributes:
         name: short, for folders.
-        target: the accuracy in (0, 1] to which bytes are counted; None for none.
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
         vary: settings with lists of values, as its file has them; see variants.py.
@@ -182,7 +182,6 @@ class ComparisonSpec:
     partitions: tuple[Entry, ...] = ()
     seeds: Annotated[tuple[Annotated[int, Field(strict=True, ge=0)], ...], Field(min_length=1)] = USUAL_SEEDS
     metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = (Metric(),)
-    target: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
     settings: RunConfig = field(default_factory=dict)
     paper: tuple[Printed, ...] = ()
     title: str = ""
@@ -526,13 +525,12 @@ def narrow(
     partitions: str = "",
     seeds: str = "",
     metric: str = "",
-    target: float | None = None,
     baseline: str = "",
     choose: str = "",
     cross: bool = False,
     own_data: bool = False,
 ) -> ComparisonSpec:
-    """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
+    """A part of a comparison, or it with other seeds or metric. Lists are comma-separated.
 
     Args:
         methods: labels, or names of strategies, which may be ones that the comparison lacks; or paths of one's own.
@@ -565,8 +563,6 @@ def narrow(
         changes["seeds"] = [_seed_of(seed) for seed in split_names(seeds)]
     if metric:
         changes["metrics"] = [parse_metric(name) for name in split_names(metric)]
-    if target is not None:
-        changes["target"] = target
     if choose:
         changes["choose"] = choose
     if cross:

@@ -299,35 +299,24 @@ def _costs(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
     cells: list[Cell] = []
     for row in comparison.rows:
         for method, runs in by_method(trials, comparison, row.label).items():
-            for name, text in _cost(runs, comparison).items():
+            for name, text in _cost(runs).items():
                 cells.append((f"{row.label}, {name}", method, text, False))
     notes = [
         "M values: millions of values exchanged per round, float32 only.",
         "Steps are gradient steps per client per round.",
     ]
-    if comparison.target is not None:
-        rule = comparison.metrics[0].curve_rule("each method's own rule")
-        notes.append(f"To {100 * comparison.target:g} %: bytes until accuracy by {rule} reaches it.")
     sentence = "cost of training: bytes in both directions (payload / on the wire) and gradient steps"
     return _lay_out("cost", sentence, cells, notes)
 
 
-def _cost(runs: pd.DataFrame, comparison: ComparisonSpec) -> dict[str, str]:
+def _cost(runs: pd.DataFrame) -> dict[str, str]:
     """What the runs of a method in a row took on average, in words; values a round where each has four bytes."""
     values, steps = runs["values"], summarise(runs["gradient_steps"])
-    cost = {
+    return {
         "whole run": _pair(runs[["payload_bytes", "wire_bytes"]]),
         "M values per round": f"{values.mean() / 1e6:.4g}" if len(values) and values.notna().all() else NONE,
         "steps": f"{steps.mean:.4g}" if steps else NONE,
     }
-    if comparison.target is not None:
-        reached = runs.dropna(subset="target_round")
-        text = _pair(reached[["target_payload_bytes", "target_wire_bytes"]])
-        if len(reached):
-            text += f", round {reached['target_round'].mean():.3g}"
-            text += _some_seeds(len(reached), len(comparison.seeds))
-        cost[f"to {100 * comparison.target:g} %"] = text
-    return cost
 
 
 def _pair(sizes: pd.DataFrame) -> str:

@@ -28,14 +28,14 @@ def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
 
 def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """What training took up to the end of each round, from round 0 on: `payload` and `wire` (bytes both ways, without
-    the messages of evaluations), `seconds`."""
-    rows = [(0, 0, 0.0)]
+    the messages of evaluations)."""
+    rows = [(0, 0)]
     for line in lines:
         if line["round"]:
             sizes = line["bytes"]
             payload = sizes["payload_up"] + sizes["payload_down"]
-            rows.append((payload, sizes["wire_up"] + sizes["wire_down"], line["time"]["round"]))
-    return pd.DataFrame(rows, columns=["payload", "wire", "seconds"]).cumsum()
+            rows.append((payload, sizes["wire_up"] + sizes["wire_down"]))
+    return pd.DataFrame(rows, columns=["payload", "wire"]).cumsum()
 
 
 def over_clients(lines: Iterable[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:

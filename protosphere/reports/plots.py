@@ -171,7 +171,7 @@ def loss_over_rounds(results: Results) -> Plot:
 
 def accuracy_over_bytes(results: Results) -> Plot:
     """The primary rule's mean over what had crossed by then, as payload and on the wire."""
-    table = results.sent.join((100 * results.figure("accuracy")).rename("mean"), how="inner").drop(columns="seconds")
+    table = results.sent.join((100 * results.figure("accuracy")).rename("mean"), how="inner")
     looks: dict[str, tuple[str, dict[str, Any]]] = {
         "payload": ("payload: prototype values", {"color": COLOURS[0]}),
         "wire": ("wire: whole messages, without evaluation results", {"color": COLOURS[1], "linestyle": DASHED}),

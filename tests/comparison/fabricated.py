@@ -35,7 +35,6 @@ def line(number, accuracy):
         "round": number,
         "bytes": sizes | {"evaluation_wire_up": 10, "evaluation_wire_down": 20},
         "evaluation": {"rules": rules},
-        "time": {"round": 2.5},
     }
 
 

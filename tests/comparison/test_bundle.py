@@ -1,14 +1,13 @@
 """What Flower bundles for the clients: every module of ours, and no test."""
 
 import io
-import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from protosphere.launch.flower import FlowerError, copy_app
+from protosphere.launch.flower import copy_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """
@@ -56,39 +55,11 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
 
 
-def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
-    app = tmp_path / "app"
-    app.mkdir()
-    (app / "secret.py").touch()
-
-    def refused(*_):
-        raise PermissionError(13, "Permission denied")
-
-    def gone(*_):
-        raise FileNotFoundError(2, "No such file or directory")
-
-    # of another run, which went meanwhile
-    monkeypatch.setattr(shutil, "copyfile", gone)
-    copy_app(app, tmp_path / "without")
-    monkeypatch.setattr(shutil, "copyfile", refused)
-    with pytest.raises(FlowerError, match=r"secret\.py cannot be copied .* \(Permission denied\); let it be read"):
-        copy_app(app, tmp_path / "copied")
-
-
-def test_every_module_is_in_the_bundle(bundled):
-    """Flower leaves out files by their names, *_test.py among them, and a run then ends at an import."""
-    modules = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    assert len(modules) > 60
-    assert modules - bundled == set()
-
-
-def test_every_file_that_a_server_reads_is_in_the_bundle(bundled):
-    """Flower's bundle holds files of a few kinds; presets' partitions are read where a run is started."""
+def test_the_bundle_has_every_module_and_file_of_ours_and_nothing_else(bundled):
+    """Flower leaves out files by their names, *_test.py among them, and kinds of files that it does not know."""
     files = {path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()}
-    others = {path for path in files if path.suffix not in (".py", ".pyc") and path.name != "py.typed"}
-    left_out = {path.relative_to(ROOT).as_posix() for path in others} - bundled
-    assert {path.rpartition("/")[0] for path in left_out} <= {"protosphere/presets/partitions"}
-
-
-def test_no_test_and_no_benchmark_is_in_the_bundle(bundled):
+    names = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".pyc" and path.name != "py.typed"}
+    assert len(names) > 60
+    # presets' partitions are read where a run is started
+    assert {name.rpartition("/")[0] for name in names - bundled} <= {"protosphere/presets/partitions"}
     assert [name for name in bundled if name.startswith(("tests/", "benchmarks/", "docs/"))] == []

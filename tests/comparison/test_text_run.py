@@ -62,30 +62,6 @@ def settings(place):
     return task | columns
 
 
-_whole: list = []  # the run that most tests look at
-
-
-@pytest.fixture
-def whole(run, settings):
-    """The folder of a run with these settings."""
-    if not _whole:
-        _whole.append(run(settings, clients=CLIENTS))
-    return _whole[0]
-
-
-def test_clients_of_different_depth_train_on_notes(whole, place):
-    folder = whole
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["status"] == "completed"
-    assert summary["problems"] == 0
-    # what the frozen random encoder says of a note suffices for far more than the most frequent class
-    assert summary["rules"]["discriminant"]["final"] > summary["floor"]["majority-class"] + 0.15
-    assert summary["ensemble"]["rows"] > 0
-    assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
-    about = json.loads((folder.parents[1] / "clients" / folder.name / "1" / "client.json").read_text())
-    assert about["input"] == {"tokenizer": str(place / "encoder"), "shape": [12]}
-
-
 def test_no_patient_is_on_two_sides(settings):
     spec = data_spec(read_settings(settings).settings, CLIENTS)
     data = open_data(spec, home_folder() / "cache")
@@ -98,25 +74,32 @@ def test_no_patient_is_on_two_sides(settings):
     assert len(data.labels) > 120
 
 
-def test_another_place_of_the_encoder_changes_nothing(run, metrics, settings, whole, place, tmp_path):
+def test_clients_of_different_depth_train_on_notes(run, metrics, settings, place, tmp_path):
+    folder = run(settings, clients=CLIENTS)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["problems"]) == ("completed", 0)
+    # what the frozen random encoder says of a note suffices for far more than the most frequent class
+    assert summary["rules"]["discriminant"]["final"] > summary["floor"]["majority-class"] + 0.15
+    assert summary["ensemble"]["rows"] > 0
+    assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
+    about = json.loads((folder.parents[1] / "clients" / folder.name / "1" / "client.json").read_text())
+    assert about["input"] == {"tokenizer": str(place / "encoder"), "shape": [12]}
+    # another place of the encoder changes nothing but its name
     shutil.copytree(place / "encoder", tmp_path / "encoder")
-    moved = settings | {"models": settings["models"].replace(str(place), str(tmp_path))}
-    elsewhere = metrics(run(moved, clients=CLIENTS))
-    # what is counted by architecture has its name, which is the place
-    assert json.loads(json.dumps(elsewhere).replace(str(tmp_path), str(place))) == metrics(whole)
+    moved = metrics(run(settings | {"models": settings["models"].replace(str(place), str(tmp_path))}, clients=CLIENTS))
+    assert json.loads(json.dumps(moved).replace(str(tmp_path), str(place))) == metrics(folder)
 
 
-def test_that_is_known_before_the_start(settings):
+def test_texts_need_models_of_texts(settings):
     given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
-    with pytest.raises(DataError, match=r"holds texts, but a client's model takes images or numbers"):
+    with pytest.raises(DataError, match="holds texts"):
         plan([given], clients=CLIENTS)
-    with pytest.raises(DataError, match=r"'digits' holds images or numbers, but a client's model takes texts"):
+    with pytest.raises(DataError, match="takes texts"):
         plan([f'models="{settings["models"]}"'], clients=CLIENTS)
 
 
-@pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
-def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings, strategy):
-    folder = run(settings | {"strategy": strategy, "rounds": 2, "ensemble-every": 0}, clients=CLIENTS)
+def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings):
+    folder = run(settings | {"strategy": "fml", "rounds": 2, "ensemble-every": 0}, clients=CLIENTS)
     assert [line["problems"] for line in RunFolder(folder).lines()] == [{}] * 3
     (told,) = {client["companion"] for client in RunFolder(folder).roster()}
     assert told.startswith("hf:local?trainable=0 (")

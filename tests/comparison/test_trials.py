@@ -7,11 +7,10 @@ import pytest
 from protosphere.comparison import trials as compare_trials
 from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, parse_metric
-from protosphere.comparison.trials import expand, not_default, settings_of, toml, with_common_rules
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, Row
+from protosphere.comparison.trials import expand, settings_of, with_common_rules
 from protosphere.comparison.variants import with_variants
 from protosphere.core.errors import SettingError
-from protosphere.plans.assignments import read_toml
 from protosphere.plans.run_config import plan
 from protosphere.strategies import known_settings
 from tests.pictures import paint
@@ -44,44 +43,35 @@ def test_every_row_method_and_seed_is_a_cell():
     assert found[0].settings.keys() == known_settings().keys() - {"results-dir", "resume"}
 
 
-def test_methods_whose_own_rules_differ_are_compared_by_rules_that_all_have():
+@pytest.mark.parametrize(
+    ("changes", "metrics"),
+    [
+        ({}, ("classifier", "discriminant")),
+        ({"methods": (LOCAL,)}, ("",)),
+        ({"methods": (LOCAL, NORM)}, ("",)),  # of one rule
+        ({"metrics": (Metric("pool"),)}, ("pool",)),
+        ({"paper": (Printed("Digits", "Local", "headline", 90.0),)}, ("",)),
+    ],
+)
+def test_methods_whose_own_rules_differ_are_compared_by_rules_that_all_have(changes, metrics):
     """`local` asks its prototypes, `pfpl` its classifier, `protosphere` its pool."""
-    names = ("local", "pfpl", "protosphere")
-    methods = tuple(Entry(name, {"strategy": name}) for name in names)
-    common = (Metric("classifier"), Metric("discriminant"))
-    printed = Printed("Digits", "local", "headline", 90.0)
-    for changes, metrics in (
-        ({}, common),
-        ({"methods": methods[:1]}, (Metric(),)),
-        ({"methods": (methods[0], NORM)}, (Metric(),)),  # one rule
-        ({"methods": (methods[1], replace(LOCAL, settings=LOCAL.settings | {"inference": "classifier"}))}, (Metric(),)),
-        ({"metrics": (Metric("", "final"),)}, (Metric("", "final"),)),
-        ({"metrics": (Metric("pool", "final"),)}, (Metric("pool", "final"),)),
-        ({"paper": (printed,)}, (Metric(),)),
-    ):
-        made = comparison(**{"methods": methods, "seeds": (0,)} | changes)
-        found = with_common_rules(made, expand(made, {}, {}))
-        assert found == replace(made, metrics=metrics)
-    assert [str(metric) for metric in common] == ["classifier headline", "discriminant headline"]
-    assert tuple(map(parse_metric, map(str, common))) == common
+    methods = (LOCAL, *(Entry(name, {"strategy": name}) for name in ("pfpl", "protosphere")))
+    made = comparison(**{"methods": methods, "seeds": (0,)} | changes)
+    found = with_common_rules(made, expand(made, {}, {}))
+    assert found == replace(made, metrics=tuple(Metric(rule) for rule in metrics))
 
 
 def test_later_layers_lie_over_earlier_ones():
     """The preset, common settings, the data set, the partition, the method, what the command line says."""
     names = ["rounds", "batch-size", "feature-dim", "alpha", "test-share", "learning-rate", "momentum"]
-    layers = [
-        {"protonorm.gamma": 1.0} | dict.fromkeys(names[1:], 0.11),
-        dict.fromkeys(names[2:], 0.12),
-        dict.fromkeys(names[3:], 0.13),
-        dict.fromkeys(names[4:], 0.14),
-        dict.fromkeys(names[5:], 0.15),
-    ]
-    common, dataset, partition, method, overrides = layers
-    made = comparison(settings=common)
-    row = compare_trials.Row(Entry("d", dataset, base="protonorm-cifar100"), Entry("p", partition))
+    common, dataset, partition, method, overrides = (
+        dict.fromkeys(names[number:], 0.1 + number / 100) for number in range(1, 6)
+    )
+    made = comparison(settings={"protonorm.gamma": 1.0} | common)
+    row = Row(Entry("d", dataset, base="protonorm-cifar100"), Entry("p", partition))
     found = settings_of(made, row, Entry("m", method | {"strategy": "protonorm"}), overrides)
     # rounds are the preset's; each layer decides what no later one does
-    assert [found[name] for name in names] == [300, 0.11, 0.12, 0.13, 0.14, 0.15, 0.15]
+    assert [found[name] for name in names] == [300, *(0.1 + number / 100 for number in (1, 2, 3, 4, 5, 5))]
     assert (found["protonorm.gamma"], found["clients"], found["dataset"]) == (1.0, 20, "cifar100")
 
 
@@ -118,26 +108,19 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
         expand(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
 
 
-def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
-    odd = {"rounds": 3, "learning-rate": 1e-5, "shared-init": False, "models": 'a"b\\c,ü', "protonorm.gamma": 2.0}
-    (tmp_path / "cell.toml").write_text(toml(odd), "utf-8")
-    assert read_toml(tmp_path / "cell.toml") == odd
-    found = expand(comparison(), {"rounds": 7}, {})[-1].settings
-    assert not_default(found) == QUICK | {"strategy": "protonorm", "protonorm.iterations": 9, "rounds": 7, "seed": 5}
-
-
-def test_a_cell_s_run_has_the_partition_and_models_that_were_asked_for_though_they_are_the_defaults(tmp_path):
-    sites = [tmp_path / name for name in ("berlin.csv", "paris.csv")]
-    for site in sites:
-        site.write_text("x,label\n" + "".join(f"{row},{row % 2}\n" for row in range(80)))
-    together = {"dataset": ",".join(map(str, sites)), "partition": "dirichlet", "alpha": 10.0, "clients": 4}
-    asked = comparison(datasets=(Entry("Sites", together),), partitions=(), settings={"models": "tiny_perceptron"})
-    found = expand(asked, {}, {})[0]
-    folder = ComparisonFolder.create(asked, [found], str(tmp_path / "results"))
-    prepare(folder, found)
-    own = plan([str(folder.of(found) / SETTINGS)]).run_config
-    assert {name: own[name] for name in found.settings} == found.settings
-    assert own["partition"] == "dirichlet"
+def test_a_trials_settings_file_says_the_same_again_defaults_that_were_asked_for_too(tmp_path):
+    """A partition and models that nobody asks for would be chosen by the data."""
+    for site in ("berlin.csv", "paris.csv"):
+        (tmp_path / site).write_text("x,label\n" + "".join(f"{row},{row % 2}\n" for row in range(80)))
+    sites = ",".join(str(tmp_path / site) for site in ("berlin.csv", "paris.csv"))
+    given = Entry("Sites", {"dataset": sites, "partition": "dirichlet", "alpha": 10.0, "clients": 4})
+    asked = comparison(datasets=(given,), settings={"models": "tiny_perceptron", "learning-rate": 1e-5})
+    trial = expand(asked, {"rounds": 7}, {})[-1]
+    folder = ComparisonFolder.create(asked, [trial], str(tmp_path / "results"))
+    prepare(folder, trial)
+    own = plan([str(folder.of(trial) / SETTINGS)]).run_config
+    assert {name: own[name] for name in trial.settings} == trial.settings
+    assert (own["partition"], own["seed"], own["rounds"]) == ("dirichlet", 5, 7)
 
 
 # --- where data lie ---------------------------------------------------------------------------------------
@@ -156,11 +139,6 @@ def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
     found = expand(comparison(datasets=rows, seeds=(0,), methods=(LOCAL,)), {"rounds": 1}, places)
     wanted = [str(folder), "digits", str(folder), f"{folder},{places['syn']}"]
     assert [cell.settings["dataset"] for cell in found] == wanted
-
-
-def test_a_name_that_no_row_has_is_refused(tmp_path):
-    with pytest.raises(SettingError, match=r'--data has "digit" \(did you mean `digits`\?\), but .* are digits\.'):
-        expand(comparison(), {}, {"digit": str(tmp_path)})
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):

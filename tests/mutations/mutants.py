@@ -765,12 +765,6 @@ MUTANTS = {
         "means = means[means.index >= 0]",
         "tests/comparison",
     ),
-    "a target that untrained models reach": Mutant(
-        COMPARISON + "frame.py",
-        "curve[(curve.index > 0) &",
-        "curve[(curve.index >= 0) &",
-        "tests/comparison/test_frame.py",
-    ),
     "methods of a table by the alphabet": Mutant(
         COMPARISON + "tables.py",
         ".reindex(methods)",
