@@ -1,5 +1,6 @@
 """A comparison from Python: what it takes, and its tables against the runs that they are of."""
 
+import itertools
 import json
 import os
 import signal
@@ -42,65 +43,6 @@ def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path)
     assert f'protosphere.Comparison("{folder}")' in note
     assert f"`protosphere compare --resume {folder}`" in note
     assert protosphere.Comparison(folder).trials()["status"].tolist() == ["missing"]
-
-
-@pytest.mark.integration
-def test_its_table_is_of_its_runs():
-    found = protosphere.compare(
-        ["local", {"strategy": "protonorm", "protonorm.gamma": 5}],
-        ["spiral"],
-        [{"partition": "iid"}, {"alpha": 0.5, "label": "skewed"}],
-        seeds=[3, 4],
-        metric=["classifier final", "headline"],
-        baseline="protonorm, gamma 5",
-        **QUICK,
-    )
-    table = found.table()
-    rows, methods = ["spiral, iid", "spiral, skewed"], ["local", "protonorm, gamma 5"]
-    wanted = [
-        (row, method, metric) for row in rows for method in methods for metric in ("classifier final", "headline")
-    ]
-    assert list(table[["row", "method", "metric"]].itertuples(index=False, name=None)) == wanted
-    # drawn when asked for: a report takes as long as many a run
-    first = found.run("local", 3, "spiral, iid")
-    assert not (first.folder / "report.html").exists()
-    assert first.report().path == first.folder / "report.html"
-    for _, line in table.iterrows():
-        runs = [found.run(line["method"], seed, line["row"]) for seed in (3, 4)]
-        every = [
-            run.summary["rules"]["classifier"]["final"]
-            if line["metric"] != "headline"
-            else run.summary["headline"]["accuracy"]
-            for run in runs
-        ]
-        assert line["mean"] == pytest.approx(statistics.mean(every))
-        assert line["std"] == pytest.approx(statistics.stdev(every))
-        assert line["payload"] == sum(sum(run.rounds[["payload_up", "payload_down"]].sum()) for run in runs) / 2
-        assert [run.settings["seed"] for run in runs] == [3, 4]
-        gammas = {run.settings["protonorm.gamma"] for run in runs}
-        assert gammas == {5 if "5" in line["method"] else 10.0}
-    trials = found.trials()
-    assert len(trials) == 8
-    assert set(trials["status"]) == {"completed"}
-    # it is in its folder, whoever reads it
-    for name in (found.folder, found.folder.name, "latest"):
-        assert protosphere.Comparison(name).table().equals(table)
-    with pytest.raises(protosphere.SettingError, match="nonesuch"):
-        protosphere.Comparison("nonesuch")
-    assert found.report().path.exists()
-    assert "protonorm, gamma 5" in found._repr_html_()
-    with pytest.raises(protosphere.SettingError, match="nothing"):
-        found.run("nothing", 3)
-    with pytest.raises(protosphere.SettingError, match="Comparison"):
-        protosphere.load(found.folder)
-    assert table["seeds"].tolist() == [2] * 8
-    apart = found.differences()
-    assert set(apart["baseline"]) == {"protonorm, gamma 5"}
-    of = table.set_index(["row", "method", "metric"])["mean"]
-    for _, line in apart.iterrows():
-        own, base = (of[line["row"], method, line["metric"]] for method in (line["method"], line["baseline"]))
-        assert line["difference"] == pytest.approx(own - base)
-        assert line["low"] <= line["difference"] <= line["high"]
 
 
 def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, monkeypatch):
@@ -148,12 +90,6 @@ def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
         protosphere.Comparison(folder.path)
     found = protosphere.Comparison(folder.path, trust=True)
     assert found.run("local", 0, "digits, skewed").client(0).model.endswith("net.py:make")
-
-
-@pytest.mark.parametrize("label", ["1", "None", "nan", "01"])
-def test_a_label_is_a_word_in_the_table_of_cells_too(label, tmp_path):
-    folder, _ = of_two_rows(Entry(label, {"strategy": "local"}), tmp_path)
-    assert protosphere.Comparison(folder.path).trials()["method"].tolist() == [label] * 2
 
 
 @pytest.mark.integration
@@ -209,30 +145,6 @@ def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
 
 
 @pytest.mark.integration
-def test_arrays_are_kept_once_and_known_again(home):
-    # tests share the cache
-    entries = home / "cache" / "decoded"
-    before = set(entries.glob("*/about.json"))
-    asked = {"methods": ["local"], "seeds": [1]}
-    asked |= {name: value for name, value in QUICK.items() if name != "spiral_points"}
-    found = protosphere.compare(dataset=(X, Y), reports=True, **asked)
-    assert (found.run("local", 1).folder / "report.html").exists()
-    (file,) = (home / "arrays").iterdir()
-    assert found.table()[["row", "method"]].values.tolist() == [["arrays", "local"]]
-    assert found.run("local", 1).settings["dataset"] == str(file)
-    # equal arrays are the same data set, in whatever way they are given; others are not
-    moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    again = protosphere.compare(datasets=[(X.copy(), Y.copy()), moved], **asked)
-    assert len(list((home / "arrays").iterdir())) == 2
-    assert again.table()["row"].tolist() == ["arrays", "moved"]
-    assert again.run("local", 1).summary["headline"] == found.run("local", 1).summary["headline"]
-    run = protosphere.run("local", (X, Y), seed=1, **{k: v for k, v in QUICK.items() if k != "spiral_points"})
-    assert run.summary["headline"] == found.run("local", 1).summary["headline"]
-    # each of the two is decoded once
-    assert len(set(entries.glob("*/about.json")) - before) == 2
-
-
-@pytest.mark.integration
 def test_of_runs_that_fail_a_warning_says_why(tmp_path):
     (tmp_path / "broken.py").write_text(
         "from dataclasses import replace\nfrom protosphere.strategies.local import METHOD as LOCAL\n"
@@ -246,3 +158,63 @@ def test_of_runs_that_fail_a_warning_says_why(tmp_path):
     assert found.trials()["status"].tolist() == ["completed", "missing"]
     with pytest.raises(protosphere.RunError, match="broken"):
         protosphere.compare([broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
+
+
+@pytest.mark.integration
+def test_its_table_is_of_its_runs():
+    found = protosphere.compare(
+        ["local", {"strategy": "protonorm", "protonorm.gamma": 5}],
+        ["spiral"],
+        [{"partition": "iid"}, {"alpha": 0.5, "label": "skewed"}],
+        seeds=[3, 4],
+        metric=["classifier final", "headline"],
+        baseline="protonorm, gamma 5",
+        **QUICK,
+    )
+    table = found.table()
+    rows, methods = ["spiral, iid", "spiral, skewed"], ["local", "protonorm, gamma 5"]
+    wanted = list(itertools.product(rows, methods, ("classifier final", "headline")))
+    assert list(table[["row", "method", "metric"]].itertuples(index=False, name=None)) == wanted
+    for _, line in table.iterrows():
+        runs = [found.run(line["method"], seed, line["row"]) for seed in (3, 4)]
+        every = [run.summary["headline"]["accuracy"] for run in runs]
+        if line["metric"] != "headline":
+            every = [run.summary["rules"]["classifier"]["final"] for run in runs]
+        assert (line["mean"], line["std"]) == pytest.approx((statistics.mean(every), statistics.stdev(every)))
+        assert line["payload"] == sum(sum(run.rounds[["payload_up", "payload_down"]].sum()) for run in runs) / 2
+        assert {run.settings["protonorm.gamma"] for run in runs} == {5 if "5" in line["method"] else 10.0}
+    assert found.trials()["status"].tolist() == ["completed"] * 8
+    apart = found.differences().iloc[0]
+    of = table.set_index(["row", "method", "metric"])["mean"]
+    own, base = (of[apart["row"], apart[name], apart["metric"]] for name in ("method", "baseline"))
+    assert apart["difference"] == pytest.approx(own - base)
+    assert apart["low"] <= apart["difference"] <= apart["high"]
+    # drawn when asked for: a report takes as long as many a run
+    first = found.run("local", 3, "spiral, iid")
+    assert not (first.folder / "report.html").exists()
+    assert first.report().path.exists()
+    assert found.report().path.exists()
+    assert "protonorm, gamma 5" in found._repr_html_()
+    # it is in its folder, whoever reads it
+    for name in (found.folder, found.folder.name, "latest"):
+        assert protosphere.Comparison(name).table().equals(table)
+    for wrong, words in (
+        (lambda: protosphere.Comparison("nonesuch"), "nonesuch"),
+        (lambda: found.run("nothing", 3), "nothing"),
+        (lambda: protosphere.load(found.folder), "Comparison"),
+    ):
+        with pytest.raises(protosphere.SettingError, match=words):
+            wrong()
+
+
+def test_arrays_are_kept_once_and_known_again(home):
+    asked = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
+    moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
+    entries = [entry for given in ((X, Y), (X.copy(), Y.copy()), moved) for entry in _data([given], "")]
+    first, again, other = (entry["dataset"] for entry in entries)
+    assert first == again != other
+    assert [entry["label"] for entry in entries] == ["arrays", "arrays", "moved"]
+    # and as a run has them
+    run = protosphere.run("local", (X, Y), quiet=True, **asked)
+    assert run.settings["dataset"] == first
+    assert {str(path) for path in (home / "arrays").iterdir()} == {first, other}

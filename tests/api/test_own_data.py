@@ -14,7 +14,6 @@ from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
 from protosphere.data.forms.table_schema import TableSchema
 from protosphere.data.from_settings import data_spec
-from protosphere.serving.export import export
 from protosphere.serving.predict import open_trained
 from protosphere.strategies import read_settings
 
@@ -42,10 +41,6 @@ def rows():
     found.classes = ["ant", "bee", "cat"]
     return found
 """
-
-
-def run_roster(run):
-    return sorted(json.loads((run.folder / "roster.json").read_text()), key=lambda client: client["partition"])
 
 
 @pytest.fixture(autouse=True)
@@ -79,52 +74,6 @@ def test_tensors_of_any_shape_go_to_a_users_own_model():
         start("local", (sound, Y), models="tiny_cnn", partition="iid")
 
 
-def test_images_of_floats_stay_as_they_are():
-    images = np.repeat(np.repeat(ROWS[:, :1, None, None], 8, 2), 8, 3)
-    run = start("local", {"x": images, "y": Y, "classes": list("abc")}, models="tiny_cnn")
-    found = run.client(0).predict(images[:5], "classifier")
-    assert set(found.names) <= set("abc")
-    with pytest.raises(protosphere.SettingError, match="takes no images"):
-        run.client(0).predict(["a.png"])
-
-
-def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_path):
-    frame = pd.DataFrame(ROWS[:, :3], columns=list("abc")).assign(kind=np.where(Y == 2, "x", "y"), outcome=Y)
-    frame.loc[::7, "a"] = np.nan
-    frame.to_csv("table.csv", index=False)
-    asked = {"label_column": "outcome", "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
-    run = start("local", "./table.csv", rounds=5, **asked)
-    assert run.rounds["accuracy/classifier"].iloc[-1] > 0.6
-    client = run.client(0)
-    found = client.predict(frame, "classifier")
-    assert (found.labels == Y).mean() > 0.6
-    # as the program that stands alone says
-    export(open_trained(client.folder, "cpu"), tmp_path / "client.pt2", rule="classifier")
-    inputs = TableSchema(open_trained(client.folder, "cpu").transform.columns).encode(
-        "x", "given", pa.Table.from_pandas(frame)
-    )
-    scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
-    assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
-    with pytest.raises(protosphere.DataError, match="'b'"):
-        client.predict(frame.drop(columns="b"))
-    for odd in ({"b": pd.Timestamp("2020-01-01")}, {"kind": [["x"]] * len(frame)}):
-        with pytest.raises(protosphere.DataError, match=r"but features are numbers and strings: write it as one"):
-            client.predict(frame.assign(**odd))
-    with pytest.raises(protosphere.Error, match="flat vectors"):
-        start("local", "./table.csv", **(asked | {"models": "tiny_cnn"}))
-
-
-def test_rows_may_come_as_whatever_holds_numbers_if_they_are_finite():
-    client = start("local", (torch.tensor(ROWS, requires_grad=True), Y.tolist()), models="tiny_perceptron").client(0)
-    held = client.predict(ROWS, "classifier").scores
-    for x in (ROWS.tolist(), list(torch.from_numpy(ROWS)), pd.DataFrame(ROWS), ROWS[::-1][::-1], ROWS.astype(float)):
-        assert np.array_equal(client.predict(x, "classifier").scores, held)
-    assert client.predict(ROWS[:0]).scores.shape == (0, 3)
-    for wrong in (ROWS * np.nan, ROWS[0], [[1.0], [1.0, 2.0]], 3, ROWS.astype(str)):
-        with pytest.raises(protosphere.DataError, match=r"^x "):
-            client.predict(wrong)
-
-
 IMAGES = np.random.default_rng(1).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
 IMAGES[Y == 1, :4] //= 4
 CNN = {"models": "tiny_cnn", "partition": "iid", "rounds": 2, "normalise": True, "augment": "flip-crop"}
@@ -144,22 +93,6 @@ def test_normalised_and_augmented_runs_are_the_same_to_the_bit_when_resumed():
     assert len(set(losses)) == 3
 
 
-def test_what_a_client_scales_by_goes_with_its_model(tmp_path):
-    run = start("local", (IMAGES, Y), **(CNN | {"augment": "none"}))
-    client = run.client(1)
-    trained = open_trained(client.folder, "cpu")
-    assert trained.transform.mean != open_trained(run.client(0).folder, "cpu").transform.mean
-    settings = read_settings(run.settings).settings
-    own = client_data(data_spec(settings, 2), 1, home_of() / "cache")
-    assert own.transform == trained.transform
-    found = client.predict(own.test.inputs, "classifier")
-    export(trained, tmp_path / "client.pt2", rule="classifier")
-    program = torch.export.load(tmp_path / "client.pt2").module()
-    assert np.allclose(program(own.test.inputs.float())[0].detach().numpy(), found.scores, atol=1e-4)
-    last = run.clients[run.clients["client"] == 1].iloc[-1]
-    assert last["accuracy/classifier"] == pytest.approx(float((found.labels == own.test.labels.numpy()).mean()))
-
-
 @pytest.mark.parametrize("asked", [{"augment": "flip"}, {"augment": "flop"}, {"normalise": 1}])
 def test_transforms_that_do_not_fit_are_refused_before_anything_starts(asked, home):
     with pytest.raises(protosphere.Error, match=r"augment|normalise"):
@@ -174,4 +107,45 @@ def test_a_dataset_of_ones_own_and_a_partition_by_an_array(tmp_path, home):
     # by the values of an array
     by_ward = {"partition": "column", "partition_column": "ward", "models": "tiny_perceptron"}
     run = start("local", {"x": ROWS, "y": Y, "ward": np.array(["b", "a"])[(Y > 1).astype(int)]}, **by_ward)
-    assert [client["classes"] for client in run_roster(run)] == [[2], [0, 1]]
+    roster = json.loads((run.folder / "roster.json").read_text())
+    assert [client["classes"] for client in roster] == [[2], [0, 1]]
+
+
+def test_a_client_reads_rows_like_its_own_in_whatever_holds_them(tmp_path):
+    frame = pd.DataFrame(ROWS[:, :3], columns=list("abc")).assign(kind=np.where(Y == 2, "x", "y"), outcome=Y)
+    frame.loc[::7, "a"] = np.nan
+    frame.to_csv("table.csv", index=False)
+    asked = {"label_column": "outcome", "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
+    client = start("local", "./table.csv", rounds=5, **asked).client(0)
+    found = client.predict(frame, "classifier")
+    assert (found.labels == Y).mean() > 0.6
+    # as the program that stands alone says
+    client.export(tmp_path / "client.pt2", rule="classifier")
+    schema = TableSchema(open_trained(client.folder, "cpu").transform.columns)
+    inputs = schema.encode("x", "given", pa.Table.from_pandas(frame))
+    scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
+    assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
+    for odd in (frame.drop(columns="b"), frame.assign(b=pd.Timestamp("2020-01-01"))):
+        with pytest.raises(protosphere.DataError, match=r"'b'|numbers and strings"):
+            client.predict(odd)
+    client = start("local", (torch.tensor(ROWS, requires_grad=True), Y.tolist()), models="tiny_perceptron").client(0)
+    scores = client.predict(ROWS, "classifier").scores
+    for x in (ROWS.tolist(), list(torch.from_numpy(ROWS)), pd.DataFrame(ROWS), ROWS.astype(float)):
+        assert np.array_equal(client.predict(x, "classifier").scores, scores)
+    assert client.predict(ROWS[:0]).scores.shape == (0, 3)
+    for wrong in (ROWS * np.nan, ROWS[0], [[1.0], [1.0, 2.0]], 3, ROWS.astype(str)):
+        with pytest.raises(protosphere.DataError, match=r"^x "):
+            client.predict(wrong)
+
+
+def test_what_a_client_scales_by_goes_with_its_model(tmp_path):
+    run = start("local", (IMAGES, Y), **(CNN | {"augment": "none"}))
+    transforms = [open_trained(run.client(number).folder, "cpu").transform for number in range(2)]
+    assert transforms[0].mean != transforms[1].mean
+    client = run.client(1)
+    own = client_data(data_spec(read_settings(run.settings).settings, 2), 1, home_of() / "cache")
+    assert own.transform == transforms[1]
+    found = client.predict(own.test.inputs, "classifier")
+    client.export(tmp_path / "client.pt2", rule="classifier")
+    program = torch.export.load(tmp_path / "client.pt2").module()
+    assert np.allclose(program(own.test.inputs.float())[0].detach().numpy(), found.scores, atol=1e-4)

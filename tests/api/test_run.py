@@ -1,7 +1,5 @@
 """A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
 
-import math
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import protosphere
@@ -43,11 +40,9 @@ def test_it_is_the_run_of_the_command(run, metrics, home):
     ("mapping", "keywords", "settings"),
     [
         (None, {"feature_dim": 8, "fraug__lambda_g": 3}, {"feature-dim": 8, "fraug.lambda-g": 3}),
-        ({"feature-dim": 8, "fraug.lambda-g": 3}, {}, {"feature-dim": 8, "fraug.lambda-g": 3}),
         ({"feature-dim": 9, "seed": 1}, {"feature_dim": 8}, {"feature-dim": 8, "seed": 1}),
         (None, {"models": ["tiny_mlp", "tiny_cnn"]}, {"models": "tiny_mlp,tiny_cnn"}),
-        (None, {"x": Path("/data/x")}, {"x": "/data/x"}),
-        (None, {"x": np.int64(3), "y": np.float32(0.5), "z": True}, {"x": 3, "y": 0.5, "z": True}),
+        (None, {"w": Path("/x"), "x": np.int64(3), "y": np.float32(0.5)}, {"w": "/x", "x": 3, "y": 0.5}),
     ],
 )
 def test_names_and_values_of_settings(mapping, keywords, settings):
@@ -56,39 +51,29 @@ def test_names_and_values_of_settings(mapping, keywords, settings):
     assert [type(value) for value in found.values()] == [type(settings[name]) for name in found]
 
 
-def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
+def test_frames_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
     run = start(strategy="protonorm", evaluate_every=2, rounds=4)
     rule = run.summary["headline"]["rule"]
     rounds, clients = run.rounds, run.clients.set_index(["round", "client"])
     assert rounds.index.tolist() == [0, 1, 2, 3, 4]
-    lines = RunFolder(run.folder).lines()
-    evaluated = {line["round"]: line for line in lines if "evaluation" in line}
-    assert list(evaluated) == [0, 2, 4]
-    for number, row in rounds.iterrows():
-        if number not in evaluated:
-            assert math.isnan(row["accuracy"])
-            continue
-        rules = evaluated[number]["evaluation"]["rules"]
-        assert (row["accuracy"], row["worst"]) == (rules[rule]["test"]["mean"], rules[rule]["test"]["worst"])
-        assert row["validation"] == rules[rule]["validation"]["mean"]
-        assert row["majority-class"] == rules["majority-class"]["test"]["mean"]
-        assert row["accuracy/classifier"] == rules["classifier"]["test"]["mean"]
-        for partition, client in evaluated[number]["clients"].items():
-            found = clients.loc[(number, int(partition))]
-            assert (found["accuracy"], found["validation"]) == tuple(client["evaluation"][rule])
-            assert (found["test_rows"], found["validation_rows"]) == tuple(client["evaluation"]["rows"])
-    for line in lines[1:]:
-        row = rounds.loc[line["round"]]
-        assert row["loss"] == line["training"]["loss"]["loss"]
-        assert row["loss/cross-entropy"] == line["training"]["loss"]["cross-entropy"]
-        assert (row["payload_up"], row["wire_down"]) == (line["bytes"]["payload_up"], line["bytes"]["wire_down"])
-        for partition, client in line["clients"].items():
-            found = clients.loc[(line["round"], int(partition))]
-            assert "training" in client
-            assert (found["loss"], found["train_rows"]) == (
-                client["training"]["loss"]["loss"],
-                client["training"]["rows"],
-            )
+    assert rounds["accuracy"].notna().tolist() == [True, False, True, False, True]
+    for line in RunFolder(run.folder).lines():
+        number, row = line["round"], rounds.loc[line["round"]]
+        for name, client in line["clients"].items():
+            own = clients.loc[(number, int(name))]
+            if "evaluation" in client:
+                assert (own["accuracy"], own["validation"]) == tuple(client["evaluation"][rule])
+                assert (own["test_rows"], own["validation_rows"]) == tuple(client["evaluation"]["rows"])
+            if "training" in client:
+                assert own["loss"] == client["training"]["loss"]["loss"]
+        if "evaluation" in line:
+            own_rule = line["evaluation"]["rules"][rule]
+            assert (row["accuracy"], row["worst"]) == (own_rule["test"]["mean"], own_rule["test"]["worst"])
+            assert row["validation"] == own_rule["validation"]["mean"]
+            assert row["accuracy/classifier"] == line["evaluation"]["rules"]["classifier"]["test"]["mean"]
+        if number:
+            assert row["loss/cross-entropy"] == line["training"]["loss"]["cross-entropy"]
+            assert (row["payload_up"], row["wire_down"]) == (line["bytes"]["payload_up"], line["bytes"]["wire_down"])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -135,22 +120,6 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
     assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
 
 
-def test_a_run_that_starts_another_keeps_its_own_lines_and_figures():
-    inner = []
-
-    def on_round(figures):
-        if figures["round"] == 1:
-            inner.append(start(strategy="local", rounds=1, seed=7))
-
-    outer, alone = start(strategy="fedproto", rounds=2, on_round=on_round), start(strategy="fedproto", rounds=2)
-    for run, name, rounds in ((outer, "fedproto", 2), (inner[0], "local", 1)):
-        lines = (run.folder / "run.log").read_text().splitlines()
-        assert lines[0] == lines[-1] == f"results: {run.folder}"
-        assert lines[1].startswith(f"{name} on spiral")
-        assert sum(line.startswith("round ") for line in lines) == rounds + 1
-    assert outer.rounds["accuracy"].equals(alone.rounds["accuracy"])
-
-
 def test_runs_in_threads_wait_for_each_other():
     heard = []
 
@@ -162,166 +131,6 @@ def test_runs_in_threads_wait_for_each_other():
     assert [own for own, before in zip(heard, [None, *heard], strict=False) if own != before] == list(
         dict.fromkeys(heard)
     )
-
-
-def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
-    first = start(strategy="local", rounds=1)
-    run = start(strategy="local", rounds=1)
-    monkeypatch.chdir(run.folder.parent)
-    for name in ("latest", run.name, run.folder, str(run.folder), f"./{run.name}"):
-        assert protosphere.load(name).folder == run.folder
-    assert protosphere.load(first.name).folder == first.folder
-    copied = shutil.copytree(run.folder, tmp_path / "copied")
-    assert protosphere.load(copied).summary == run.summary
-    monkeypatch.chdir(tmp_path)
-    for results in (os.path.relpath(run.folder.parent), run.folder.parent):
-        assert protosphere.load(first.name, results).folder == first.folder
-    with pytest.raises(protosphere.SettingError, match='"nothing"'):
-        protosphere.load("nothing")
-
-
-def test_prototypes_are_those_of_the_newest_round():
-    run = start(strategy="protonorm", protonorm__gamma=5.0)
-    found = run.prototypes(3)
-    assert found.round == 3
-    # ProtoNorm's targets: of length gamma, as far apart as six can be
-    assert np.allclose(np.linalg.norm(found.vectors, axis=1), 5.0, atol=1e-4)
-    gram = found.vectors @ found.vectors.T / 25
-    assert np.allclose(gram[~np.eye(len(gram), dtype=bool)], -1 / (len(gram) - 1), atol=1e-3)
-    assert len(found.clients) == len(found.client_labels) == len(found.client_vectors)
-    assert set(found.clients.tolist()) == {0, 1, 2}
-    with pytest.raises(protosphere.SettingError, match=r'rounds alone: 3; keep-prototypes = "all" keeps'):
-        run.prototypes(1)
-    with pytest.raises(protosphere.SettingError):
-        start(strategy="local").prototypes()
-
-
-@pytest.mark.parametrize("asked", [SPIRAL, {"dataset": "digits", "max_samples": 300, "models": "tiny_cnn"}])
-def test_a_client_predicts_its_own_test_rows_as_the_run_says(asked):
-    run = start(strategy="protonorm", inference="classifier", **asked)
-    settings = read_settings(run.settings).settings
-    last = run.clients[run.clients["round"] == 3].set_index("client")
-    for number in range(3):
-        client, test = run.client(number), client_data(data_spec(settings, 3), number, home_of() / "cache").test
-        for rule in client.rules:
-            for rows in (test.inputs, test.inputs.numpy()):
-                found = client.predict(rows, rule)
-                right = float((found.labels == test.labels.numpy()).mean())
-                assert right == pytest.approx(last.loc[number, f"accuracy/{rule}"])
-            assert found.names == tuple(client.class_names[label] for label in found.labels)
-            assert (found.probabilities is not None) == (rule in ("classifier", "discriminant"))
-        shares = client.predict(test.inputs).probabilities
-        assert np.allclose(shares.sum(axis=1), 1)
-        assert (shares.argmax(axis=1) == client.predict(test.inputs, "classifier").labels).all()
-
-
-def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refused(tmp_path):
-    run = start(dataset="digits", max_samples=300, models="tiny_cnn", strategy="local")
-    client = run.client(1)
-    levels = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8), dtype=np.uint8)
-    files = []
-    for number, image in enumerate(levels):
-        files.append(tmp_path / f"{number}.png")
-        # sixteen levels at full scale
-        Image.fromarray(np.rint(image[0] * (255 / 16)).astype(np.uint8)).save(files[-1])
-    of_rows = client.predict(levels, "classifier").scores
-    for given in (files, [str(file) for file in files]):
-        assert np.array_equal(client.predict(given, "classifier").scores, of_rows)
-    # one alone adds up in another order
-    assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
-    # of no samples, whatever numbers there would be
-    assert client.predict(np.zeros((0, *client.input_shape))).scores.shape == (0, len(client.class_names))
-    for x, rule, kind in (
-        (levels / 16, "", protosphere.DataError),
-        (levels.astype(int) - 1, "", protosphere.DataError),
-        (levels * 20, "", protosphere.DataError),
-        (levels.astype(complex), "", protosphere.DataError),
-        (None, "", protosphere.DataError),
-        (levels[0], "", protosphere.DataError),
-        (torch.zeros(2, 64), "", protosphere.DataError),
-        ([tmp_path / "none.png"], "", protosphere.DataError),
-        ([], "", protosphere.SettingError),
-        (levels, "nearest", protosphere.SettingError),
-    ):
-        with pytest.raises(kind):
-            client.predict(x, rule)
-    with pytest.raises(protosphere.SettingError, match="client is 3"):
-        run.client(3)
-    shutil.rmtree(client.folder)
-    with pytest.raises(protosphere.SettingError, match="client 1"):
-        run.client(1)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_report_plot_and_what_a_notebook_shows():
-    run = start(strategy="protonorm")
-    report = run.report()
-    assert report.path == run.folder / "report.html" == Path(report)
-    shown = re.search(r'srcdoc="([^"]*)"', report._repr_html_())
-    assert "&lt;html" in shown[1]
-    drawn = run.plot()
-    mean = next(line for line in drawn.axes[0].lines if line.get_label() == "mean of all samples")
-    assert np.allclose(mean.get_ydata(), 100 * run.rounds["accuracy"])
-    assert drawn._repr_png_().startswith(b"\x89PNG")
-    assert f"{100 * run.summary['headline']['accuracy']:.1f} %" in run._repr_html_()
-    assert run.name in repr(run)
-
-
-def test_a_client_s_model_is_exported_as_the_command_line_does(tmp_path):
-    client = start(strategy="protonorm").client(0)
-    file = client.export(tmp_path / "model.pt2", rule="classifier")
-    program = torch.export.load(file).module()
-    x = np.zeros((3, *client.input_shape), dtype=np.float32)
-    scores, *_ = program(torch.from_numpy(x))
-    assert torch.allclose(scores.double(), torch.from_numpy(client.predict(x, "classifier").scores), atol=1e-5)
-    with pytest.raises(protosphere.SettingError, match=r"model\.pt2"):
-        client.export(file)
-
-
-def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
-    run, newest = start(strategy="fedproto", keep_prototypes="all"), start(strategy="fedproto")
-    for number in (1, 2, 3):
-        found = run.prototypes(number)
-        assert found.round == number
-        assert set(found.clients.tolist()) == {0, 1, 2}
-        for label, vector in zip(found.labels, found.vectors, strict=True):
-            # what came up makes what went down
-            assert np.allclose(found.client_vectors[found.client_labels == label].mean(axis=0), vector, atol=1e-5)
-    # nothing else changes
-    assert newest.rounds["accuracy"].tolist() == run.rounds["accuracy"].tolist()
-    assert run.plot("map-of-prototypes", 2).caption.startswith("Prototypes of round 2: small, those of 3 clients")
-    resumed = protosphere.run(resume=newest.folder, rounds=5, keep_prototypes="all", quiet=True)
-    assert [len(resumed.prototypes(number).clients) > 0 for number in (4, 5)] == [True, True]
-
-
-FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-client"]
-FIGURES += ["confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
-FIGURES += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
-
-
-def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
-    run = start(strategy="protonorm")
-    report = run.report().path.parent / "pictures"
-    assert {path.stem for path in report.glob("*.svg")} == set(FIGURES)
-    for name in FIGURES:
-        drawn = run.plot(name.removesuffix("-all-clients"))
-        # the same numbers as the report's
-        assert drawn.save(tmp_path / f"{name}.csv").read_text() == (report / f"{name}.csv").read_text()
-    first, second = (run.plot("loss-over-rounds").save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
-    assert first == second
-    assert first.startswith(b"%PDF")
-    assert run.plot("loss-over-rounds").save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    drawn = run.plot("loss-over-rounds").save(tmp_path / "a.svg")
-    assert drawn.read_bytes() == (report / "loss-over-rounds.svg").read_bytes()
-    for wrong, words in (
-        (lambda: run.plot("confusion", model="resnet18"), "clients told of all clients"),
-        (lambda: run.plot("loss"), 'plot is "loss", but it is accuracy-over-rounds, '),
-        (lambda: run.plot().save("a.gif"), "its name ends in another than svg, pdf, png, csv"),
-        (lambda: run.plot().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
-        (lambda: start(strategy="local").plot("map-of-prototypes"), "nothing is exchanged"),
-    ):
-        with pytest.raises(protosphere.SettingError, match=words):
-            wrong()
 
 
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):
@@ -340,63 +149,182 @@ def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):
     assert (*capfd.readouterr(), caplog.records) == ("", "", [])
 
 
-LOGGED = """
-import data, logging, sys
-import protosphere
-assert "torch" not in sys.modules
-protosphere.run
-print("theirs", data.__file__, flush=True)
-print("all that was said so far", file=sys.stderr, flush=True)
-def run():
-    made = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
-                           device="cpu", report=False)
-    print(made.folder)
-run()
-# whoever has set up a logger has the lines there
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s|%(message)s")
-run()
-"""
+def test_a_run_that_starts_another_keeps_its_own_lines():
+    inner = []
+
+    def on_round(figures):
+        if figures["round"] == 1:
+            inner.append(start(strategy="local", rounds=1, seed=7))
+
+    outer = start(strategy="fedproto", rounds=2, on_round=on_round)
+    for run, name, rounds in ((outer, "fedproto", 2), (inner[0], "local", 1)):
+        lines = (run.folder / "run.log").read_text().splitlines()
+        assert lines[1].startswith(f"{name} on spiral")
+        assert sum(line.startswith("round ") for line in lines) == rounds + 1
 
 
-def test_the_import_alone_loads_nothing_and_without_a_terminal_a_logger_has_the_lines_of_the_run(tmp_path):
-    """And a stranger of our names is none of ours."""
-    (tmp_path / "data.py").write_text("")
-    process = subprocess.run([sys.executable, "-c", LOGGED], cwd=tmp_path, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith(f"theirs {tmp_path / 'data.py'}\n")
-    assert process.stderr.startswith("all that was said so far\n")
-    prefix = "protosphere-progress|"
-    printed = process.stdout.splitlines()
-    plain, configured = (protosphere.load(line) for line in printed if line.startswith("/"))
-    assert "protosphere-progress" not in process.stderr
-    logged = [line.removeprefix(prefix) for line in printed if line.startswith(prefix)]
-    for run, found in ((plain, process.stderr.splitlines()), (configured, logged)):
-        lines = [line for line in found if line.startswith("round ")]
-        assert len(lines) == 3
-        for number, line in enumerate(lines):
-            assert line.startswith(f"round {number}/2 | {100 * run.rounds['accuracy'][number]:5.1f} % (worst ")
-        assert found.count(f"results: {run.folder}") == 1
+def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
+    first, run = (start(strategy="local", rounds=1) for _ in range(2))
+    monkeypatch.chdir(run.folder.parent)
+    for name in ("latest", run.name, run.folder, str(run.folder), f"./{run.name}"):
+        assert protosphere.load(name).folder == run.folder
+    copied = shutil.copytree(run.folder, tmp_path / "copied")
+    assert protosphere.load(copied).summary == run.summary
+    assert protosphere.load(first.name, run.folder.parent).folder == first.folder
+    with pytest.raises(protosphere.SettingError, match='"nothing"'):
+        protosphere.load("nothing")
 
+
+# --- what it leaves -------------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_those_of_the_newest_round_and_of_every_round_where_that_is_asked_for():
+    run = start(strategy="protonorm", protonorm__gamma=5.0)
+    vectors = run.prototypes(3).vectors
+    # ProtoNorm's targets: of length gamma, as far apart as six can be
+    gram = vectors @ vectors.T / 25
+    assert np.allclose(np.diag(gram), 1, atol=1e-4)
+    assert np.allclose(gram[~np.eye(len(gram), dtype=bool)], -1 / (len(gram) - 1), atol=1e-3)
+    with pytest.raises(protosphere.SettingError, match='keep-prototypes = "all"'):
+        run.prototypes(1)
+    with pytest.raises(protosphere.SettingError):
+        start(strategy="local").prototypes()
+    every, newest = start(strategy="fedproto", keep_prototypes="all"), start(strategy="fedproto")
+    for number in (1, 2, 3):
+        found = every.prototypes(number)
+        assert (found.round, set(found.clients.tolist())) == (number, {0, 1, 2})
+        for label, vector in zip(found.labels, found.vectors, strict=True):
+            # what came up makes what went down
+            assert np.allclose(found.client_vectors[found.client_labels == label].mean(axis=0), vector, atol=1e-5)
+    # nothing else changes
+    assert newest.rounds["accuracy"].tolist() == every.rounds["accuracy"].tolist()
+
+
+@pytest.mark.parametrize("asked", [SPIRAL, {"dataset": "digits", "max_samples": 300, "models": "tiny_cnn"}])
+def test_a_client_predicts_its_own_test_rows_as_the_run_says(asked):
+    run = start(strategy="protonorm", inference="classifier", **asked)
+    settings = read_settings(run.settings).settings
+    last = run.clients[run.clients["round"] == 3].set_index("client")
+    for number in range(3):
+        client, test = run.client(number), client_data(data_spec(settings, 3), number, home_of() / "cache").test
+        for rule in client.rules:
+            for rows in (test.inputs, test.inputs.numpy()):
+                found = client.predict(rows, rule)
+                right = float((found.labels == test.labels.numpy()).mean())
+                assert right == pytest.approx(last.loc[number, f"accuracy/{rule}"])
+        shares = client.predict(test.inputs).probabilities
+        assert np.allclose(shares.sum(axis=1), 1)
+        assert (shares.argmax(axis=1) == client.predict(test.inputs, "classifier").labels).all()
+
+
+def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refused(tmp_path):
+    run = start(dataset="digits", max_samples=300, models="tiny_cnn", strategy="local")
+    client = run.client(1)
+    levels = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8), dtype=np.uint8)
+    files = [tmp_path / f"{number}.png" for number in range(4)]
+    for file, image in zip(files, levels, strict=True):
+        # sixteen levels at full scale
+        Image.fromarray(np.rint(image[0] * (255 / 16)).astype(np.uint8)).save(file)
+    of_rows = client.predict(levels, "classifier").scores
+    assert np.array_equal(client.predict(files, "classifier").scores, of_rows)
+    # one alone adds up in another order
+    assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
+    for x, kind in (
+        (levels / 16, protosphere.DataError),
+        (levels.astype(int) - 1, protosphere.DataError),
+        (levels.astype(complex), protosphere.DataError),
+        (None, protosphere.DataError),
+        (levels[0], protosphere.DataError),
+        ([tmp_path / "none.png"], protosphere.DataError),
+        ([], protosphere.SettingError),
+    ):
+        with pytest.raises(kind):
+            client.predict(x)
+    with pytest.raises(protosphere.SettingError, match="nearest"):
+        client.predict(levels, "nearest")
+    with pytest.raises(protosphere.SettingError, match="client is 3"):
+        run.client(3)
+    shutil.rmtree(client.folder)
+    with pytest.raises(protosphere.SettingError, match="client 1"):
+        run.client(1)
+
+
+PLOTS = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-client"]
+PLOTS += ["confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
+PLOTS += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
+    run = start(strategy="protonorm")
+    report = run.report()
+    assert "&lt;html" in re.search(r'srcdoc="([^"]*)"', report._repr_html_())[1]
+    pictures = report.path.parent / "pictures"
+    assert {path.stem for path in pictures.glob("*.svg")} == set(PLOTS)
+    for name in PLOTS:
+        drawn = run.plot(name.removesuffix("-all-clients"))
+        # the same numbers as the report's
+        assert drawn.save(tmp_path / f"{name}.csv").read_text() == (pictures / f"{name}.csv").read_text()
+    drawn = run.plot()
+    (mean,) = [line for line in drawn.axes[0].lines if line.get_label() == "mean of all samples"]
+    assert np.allclose(mean.get_ydata(), 100 * run.rounds["accuracy"])
+    assert drawn._repr_png_().startswith(b"\x89PNG")
+    assert drawn.save(tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert f"{100 * run.summary['headline']['accuracy']:.1f} %" in run._repr_html_()
+    for wrong, words in (
+        (lambda: run.plot("confusion", model="resnet18"), "clients told of all clients"),
+        (lambda: run.plot("loss"), 'plot is "loss"'),
+        (lambda: drawn.save("a.gif"), "svg, pdf, png, csv"),
+        (lambda: drawn.save(tmp_path / "none" / "a.pdf"), "cannot be written"),
+        (lambda: start(strategy="local").plot("map-of-prototypes"), "nothing is exchanged"),
+    ):
+        with pytest.raises(protosphere.SettingError, match=words):
+            wrong()
+
+
+# --- a script ---------------------------------------------------------------------------------------------------
 
 SCRIPT = """
+import logging, sys
+import data
 import protosphere
 
+assert "torch" not in sys.modules
+protosphere.run
+
+
+def run(workers):
+    made = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
+                           device="cpu", local_epochs=1, momentum=0.0, report=False, workers=workers)
+    print(made.folder)
+
+
 if __name__ == "__main__":
-    run = protosphere.run("fedproto", "spiral", clients=3, rounds=2, workers=2, models="tiny_perceptron",
-                          spiral_points=60, device="cpu", local_epochs=1, momentum=0.0, quiet=True, report=False)
-    import data
-    print(run.folder, data.NAME)
+    print(data.NAME)
+    run(1)
+    # whoever has set up a logger has the lines there
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s|%(message)s", force=True)
+    run(2)
 """
 
 
 @pytest.mark.integration
-def test_beside_folders_of_our_names_with_workers(tmp_path):
+def test_a_script_beside_folders_of_our_names_has_its_lines_in_a_logger_and_workers_of_ours(tmp_path):
+    """And the import alone loads nothing."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
     (tmp_path / "mine.py").write_text(SCRIPT)
     ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    folder, name = ran.stdout.split()
-    assert name == "theirs"
-    one = start(strategy="fedproto", rounds=2)
-    assert protosphere.load(folder).rounds["accuracy"].equals(one.rounds["accuracy"])
+    first, *printed = ran.stdout.splitlines()
+    assert first == "theirs"
+    plain, configured = (protosphere.load(line) for line in printed if line.startswith("/"))
+    prefix = "protosphere-progress|"
+    logged = [line.removeprefix(prefix) for line in printed if line.startswith(prefix)]
+    for run, found in ((plain, ran.stderr.splitlines()), (configured, logged)):
+        lines = [line for line in found if line.startswith("round ")]
+        for number, line in enumerate(lines):
+            assert line.startswith(f"round {number}/2 | {100 * run.rounds['accuracy'][number]:5.1f} % (worst ")
+        assert len(lines) == 3
+        assert found.count(f"results: {run.folder}") == 1
+    assert plain.rounds["accuracy"].equals(configured.rounds["accuracy"])

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import protosphere
+from protosphere import comparing
 from protosphere.cli.main import app
+from protosphere.comparison.spec import from_table
 from protosphere.reports.report import write_report
 
 HOSTILE = '<b>Mary</b> & "Co"'
@@ -89,10 +91,8 @@ def test_models_that_are_named_stay_and_a_list_divided_otherwise_is_no_list_of_s
     assert run.clients["name"].unique().tolist() == [f"client {number}" for number in range(4)]
 
 
-def test_images_have_the_models_that_they_had_and_a_comparison_of_tables_what_a_run_has():
-    run = protosphere.run("local", "digits", clients=4, rounds=1, max_samples=200, quiet=True)
-    assert run.settings["models"] == "tiny"
-    assert run.clients["model"].unique().tolist() == ["tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"]
-    found = protosphere.compare(["local"], dataset="./berlin.csv,./paris.csv", seeds=[0], rounds=1, quiet=True)
-    cell = json.loads(next(found.folder.glob("trials/*/*/settings.json")).read_text())
-    assert (cell["models"], cell["partition"], cell["clients"]) == ("tiny_perceptron", "sites", 2)
+def test_a_comparison_of_tables_has_what_a_run_has():
+    spec = from_table("test", {"methods": ["local"], "datasets": ["./berlin.csv,./paris.csv"], "seeds": [0]})
+    (trial,) = comparing.resolve(spec)[1]
+    chosen = [trial.settings[name] for name in ("models", "partition", "clients")]
+    assert chosen == ["tiny_perceptron", "sites", 2]
