@@ -1,21 +1,17 @@
 """`protosphere compare`: what it hands down, what it prints, how it exits."""
 
-import io
 import re
 import shlex
 import signal
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from protosphere import comparing
 from protosphere.cli.main import app
-from protosphere.comparison.bar import Bar
-from protosphere.comparison.execution import Finished, Progress, Running
-from protosphere.comparison.spec import comparison_names, load
-from protosphere.comparison.trials import Trial
+from protosphere.comparison.execution import Finished, Progress
+from protosphere.comparison.spec import load
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import Interrupted
 from protosphere.plans.assignments import read_all
@@ -27,7 +23,7 @@ QUICK += " local-epochs=1 momentum=0.0"
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch, home):
+def elsewhere(tmp_path, monkeypatch, home, undrawn):
     """A working directory of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
@@ -81,20 +77,10 @@ def test_choices_become_trials_and_their_tables_are_printed_and_written(invoke, 
     assert (calls["jobs"], calls["workers"], calls["reports"], calls["keep_models"]) == (2, 1, False, True)
     assert calls["folder"].path.parent == Path("out").absolute()
     assert "4 trials, 2 at a time\n" in result.stdout
-    for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class"):
+    for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "5 seeds in place of 2"):
         assert words in result.stdout
-    assert "The report has all intervals, costs and notes; 5 seeds in place of 2 narrow the intervals." in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
-
-
-def test_methods_for_a_file_that_has_none_and_a_place_for_data_that_are_left_out(invoke, calls, tmp_path):
-    (tmp_path / "mine.toml").write_text('datasets = ["digits", "usps"]\nseeds = [0]\n')
-    chosen = ["mine.toml", "--datasets", "digits", "-c", QUICK]
-    assert invoke(*chosen, "--methods", "local,pfpl", "--data", "usps=./usps").exit_code == 0
-    assert [(trial.row, trial.method) for trial in calls["trials"]] == [("digits", "local"), ("digits", "pfpl")]
-    refused = invoke(*chosen)
-    assert (refused.exit_code, "`methods` is missing" in refused.stderr) == (2, True)
 
 
 PRINTED = """
@@ -115,23 +101,11 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, calls,
     (tmp_path / "mine.toml").write_text(PRINTED)
     # where a run runs is no setting of the paper's
     assert invoke("mine.toml", "-c", 'device="cpu"').exit_code == 0
-    for name, words in {
-        "table.md": "82.90",
-        "table.tex": "82.90",
-        "table.csv": ",0.829",
-        "report.html": "82.90",
-    }.items():
-        assert words in (calls["folder"].path / name).read_text(), name
+    assert "82.90" in (calls["folder"].path / "table.md").read_text()
     assert invoke("mine.toml", "-c", "learning-rate=0.5").exit_code == 0
     table = (calls["folder"].path / "table.md").read_text()
     assert "the paper's values are left out" in table
     assert "82.90" not in table
-
-
-def test_the_help_names_every_preset(invoke):
-    # a line may end at a hyphen
-    words = "".join(invoke("--help").stdout.split())
-    assert f"Atableofthepapers:{','.join(comparison_names())}." in words
 
 
 ONE_ROW = 'methods = ["local"]\nseeds = [0]\ndatasets = [{ label = "Digits", dataset = "digits" }]\n'
@@ -210,17 +184,3 @@ def test_a_signal_leaves_what_is_finished(invoke, calls):
     assert result.stderr == f"stopped by SIGTERM; finished trials are kept, and {again} runs the others.\n"
     stopped = invoke("--resume", "latest", "--jobs", "2", "--trust").stderr
     assert f"and `protosphere compare --resume {folder} --jobs 2 --trust` runs the others." in stopped
-
-
-def test_a_run_that_ended_gets_one_line():
-    stream = io.StringIO()
-    trial = Trial("a", "Digits", "Local", 0, {"rounds": 8})
-    with Bar(Console(file=stream, width=200)) as bar:
-        first = Finished(trial, 61.0)
-        bar.update(Progress(4, 2, [first], []))
-        bar.update(Progress(4, 2, [first], [Running(trial, 0, 8)]))
-        bar.update(Progress(4, 2, [first, Finished(trial, 5.0, "no [red]luck[/red].")], []))
-    assert stream.getvalue().splitlines() == [
-        "3/4 Digits | Local | seed 0: done in 1 min 1 s",
-        "4/4 Digits | Local | seed 0: failed: no [red]luck[/red].",
-    ]
