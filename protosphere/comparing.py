@@ -32,23 +32,19 @@ from protosphere.results import Report, Run
 from protosphere.running import refuse_workers
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset
-
     from protosphere.reports.canvas import Plot
 
 Entry = str | Mapping[str, Value]
-USUAL_DATA = ("digits",)
 ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
 
 
 def compare(
     methods: Sequence[Entry],
-    datasets: Sequence[Any] = USUAL_DATA,
+    datasets: Sequence[Any] = ("digits",),
     partitions: Sequence[Mapping[str, Value]] = (),
     seeds: Sequence[int] = (0, 1, 2),
     *,
-    dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any]" = "",
     metric: str | Sequence[str] = "headline",
     baseline: str = "",
     vary: Mapping[str, Sequence[Value]] | None = None,
@@ -74,7 +70,7 @@ def compare(
     Arrays are kept once for all runs, in a file called by their content, as `run` keeps them:
 
     >>> x = np.random.default_rng(0).normal(size=(120, 5))
-    >>> own = protosphere.compare(["local", "fedproto"], dataset=(x, x[:, 0] > 0), seeds=[0], clients=2, rounds=1,
+    >>> own = protosphere.compare(["local", "fedproto"], [(x, x[:, 0] > 0)], seeds=[0], clients=2, rounds=1,
     ...                           models="tiny_perceptron", quiet=True)
     >>> own.table()["row"].tolist()
     ['arrays', 'arrays']
@@ -86,7 +82,6 @@ def compare(
         partitions: mappings of the settings that decide who holds which samples, perhaps with a `label`; none for the
             settings' own.
         seeds: different whole numbers from 0 on.
-        dataset: a single one, as `run` takes it, instead of `datasets`.
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5`,
             `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME` or
             `domain-unweighted NAME`; the first of several makes the curves. `headline` alone is by the rules
@@ -112,22 +107,25 @@ def compare(
         SettingError, DataError, ModelError: before anything starts, what cannot work.
         RunError: every run failed.
     """
-    for name, entries in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
+    lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds}
+    for name, entries in lists.items():
         _refuse_single(name, entries)
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
     refuse_workers(workers)
-    common_settings = _nameable(settings_of(settings, more))
+    common_settings = settings_of(settings, more)
+    if "dataset" in common_settings:
+        raise SettingError("setting `dataset` is for `run`; a comparison takes a list: datasets=[...].")
     table = {
         "methods": [_method_entry(entry) for entry in methods],
-        "datasets": _data(datasets, dataset),
+        "datasets": [_data_entry(entry) for entry in datasets],
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
         "baseline": baseline,
         "vary": _values("vary", vary) | {"choose": choose, "cross": cross},
-        "settings": common_settings,
+        "settings": _nameable(common_settings),
     }
     spec = from_table("comparison", table)
     spec = replace(spec, name="-".join(entry.label for entry in spec.datasets))
@@ -417,33 +415,19 @@ def _refuse_single(name: str, entries: object) -> None:
         raise SettingError(f"{name} is {shown(entries)}, but it is a list: give [...], of one entry, too.")
 
 
-def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
-    """The data sets as a comparison's file would have them; arrays as the path of their file.
+def _data_entry(item: Any) -> Any:
+    """A data set as a comparison's file would have it; arrays as the path of their file.
 
     Raises:
-        SettingError: `dataset` and `datasets`, or a sequence that is neither names nor arrays.
-        DataError: arrays that are no data set.
+        SettingError: a sequence that is neither names nor arrays. DataError: arrays that are no data set.
     """
-    if not isinstance(dataset, str) or dataset != "":
-        if datasets is not USUAL_DATA:
-            raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
-        items = [dataset]
-    elif is_arrays(datasets) and (isinstance(datasets, Mapping) or any(hasattr(p, "__array__") for p in datasets)):
-        # (x, y), and no list of such pairs
-        items = [datasets]
-    else:
-        _refuse_single("datasets", datasets)
-        items = list(datasets)
-    entries = []
-    for item in items:
-        entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
-        if is_arrays(entry.get("dataset")) and "label" not in entry:
-            # what their file is called has no meaning for anybody
-            entry = {"label": ARRAYS} | entry
-        if "dataset" in entry:
-            entry["dataset"] = data_of(entry["dataset"])
-        entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
-    return entries
+    entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
+    if is_arrays(entry.get("dataset")) and "label" not in entry:
+        # what their file is called has no meaning for anybody
+        entry = {"label": ARRAYS} | entry
+    if "dataset" in entry:
+        entry["dataset"] = data_of(entry["dataset"])
+    return _entry(entry if len(entry) > 1 else entry.get("dataset", entry))
 
 
 def _method_entry(entry: Any) -> Any:

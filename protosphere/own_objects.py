@@ -1,9 +1,8 @@
-"""What a user gives as an object and not by name: models, a method, a partition. Here it gets a name, by which it is
+"""What a user gives as an object and not by name: models, a method. Here it gets a name, by which it is
 loaded wherever that of a plug-in is; nothing behind this border knows of the difference."""
 
 import copy
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -54,17 +53,11 @@ def _name_model(model: Any) -> str:
     if isinstance(model, nn.Module):
         return objects.keep(_Copies(model), type(model).__name__)
     if callable(model):
-        return _name_callable(model)
+        return objects.keep(model, _label(model))
     raise SettingError(
         f"setting `models` has an object of type {type(model).__name__}, but a model is a name, a class, a function "
         "that makes one, or a torch module."
     )
-
-
-def _name_callable(value: Any) -> str:
-    if not callable(value):
-        raise SettingError(f"an object of type {type(value).__name__} is given for a setting, but it cannot be called.")
-    return _importable(value, getattr(value, "__name__", "")) or objects.keep(value, _label(value))
 
 
 def _name_method(value: Any) -> str:
@@ -82,36 +75,12 @@ def _name_method(value: Any) -> str:
             "or a subclass of ServerHalf or Objective; docs/adding-a-method.md shows each."
         )
     halves = (method.server, method.objective)
-    if method is value:
-        for half in halves:
-            if place := _place_of(method, half.__module__):
-                return place
     user_half = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
     return objects.keep(method, user_half.__name__)
 
 
-def _place_of(method: Method, module_name: str) -> str:
-    """`package.module:NAME` of a method that stands in this module; else ""."""
-    module = sys.modules.get(module_name)
-    if module is not None:
-        for name, other in vars(module).items():
-            if other is method and (place := _importable(method, name, module_name)):
-                return place
-    return ""
-
-
 def _type_words(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
-
-
-def _importable(value: Any, name: str, module_name: str = "") -> str:
-    """`package.module:NAME` where any process can import the object by that; else ""."""
-    module_name = module_name or str(getattr(value, "__module__", ""))
-    module = sys.modules.get(module_name)
-    spec = getattr(module, "__spec__", None)
-    if module_name == "__main__" or spec is None or not spec.has_location or not name.isidentifier():
-        return ""
-    return f"{module_name}:{name}" if getattr(module, name, None) is value else ""
 
 
 def _label(value: Any) -> str:

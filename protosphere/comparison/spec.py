@@ -3,13 +3,13 @@ the command line says, with rows that have the names of what they then are."""
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from protosphere.core import plugins
@@ -237,11 +237,8 @@ def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Compa
         raise SettingError("a comparison file and --preset exclude each other; give one of them.")
     if preset:
         if preset not in comparison_names():
-            hint = nearest(preset, comparison_names())
-            single = f"; `protosphere run --preset {preset}` knows it" if preset in preset_names() else ""
-            raise SettingError(
-                f"unknown comparison `{preset}`{hint}{single}; one of {', '.join(comparison_names())} is allowed."
-            )
+            names = comparison_names()
+            raise SettingError(f"unknown comparison `{preset}`{nearest(preset, names)}; one of {', '.join(names)}.")
         return read(PRESETS / f"{preset}.toml")
     if file:
         return read(Path(os.path.expanduser(file)), methods)
@@ -267,9 +264,23 @@ def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
     except ValueError as error:
         raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
     try:
+        _refuse_commas(table)
         return from_table(path.stem, {"methods": list(methods)} | table)
     except SettingError as error:
         raise SettingError(f"{path.name}: {error}") from None
+
+
+def _refuse_commas(table: Mapping[str, Any]) -> None:
+    """Refuse a label that `--methods` and the like would part in two."""
+    for key in ("methods", "datasets", "partitions"):
+        items = table.get(key)
+        for item in items if isinstance(items, list) else []:
+            label = item.get("label") if isinstance(item, dict) else None
+            if isinstance(label, str) and "," in label:
+                raise SettingError(
+                    f"`label` in `{key}` is {shown(label)}, whose comma would part it in a list such as --{key}; write "
+                    'it without, as in "ProtoNorm (γ = 20)".'
+                )
 
 
 def parse_metric(text: str) -> Metric:
@@ -302,15 +313,13 @@ def parse_metric(text: str) -> Metric:
     return Metric(rule, figure)
 
 
-def flat(table: Any) -> RunConfig:
+def flat(table: Mapping[str, Any]) -> RunConfig:
     """Settings out of a TOML table, nested ones by their dotted names.
 
     Raises:
         SettingError: an unknown setting, or one whose value is a list.
     """
-    if not isinstance(table, dict):
-        raise SettingError("`settings` is a table: write [settings] and a setting a line.")
-    settings = without_gone(flatten(table))
+    settings = without_gone(flatten(dict(table)))
     refuse_unknown(settings, known_settings(settings.get("strategy", "")))
     for name in NOT_HERE.keys() & settings.keys():
         raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")
@@ -332,9 +341,58 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
             raise reason from None
         name = str(first["loc"][0])
         key = "metric" if name == "metrics" else name.replace("_", "-")
-        if first["type"] == "too_short":
+        if first["type"] == "extra_forbidden":
+            key, table = str(first["loc"][-1]), PaperTable if name == "paper" else FileTable
+            keys = list(table.model_fields)
+            raise SettingError(
+                f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials "
+                "stand in [settings]."
+            ) from None
+        if first["type"] in ("too_short", "missing"):
             raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.") from None
         raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.") from None
+
+
+class PaperTable(BaseModel):
+    """A `[[paper]]` of a file: what a paper prints in one row by one metric, by method."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    dataset: str = ""
+    partition: str = ""
+    metric: str = ""
+    accuracy: dict[str, Any]
+
+
+class FileTable(BaseModel):
+    """What a comparison's file holds."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    methods: list[Any]
+    datasets: list[Any]
+    partitions: list[Any] = []
+    seeds: list[Any] = list(USUAL_SEEDS)
+    metric: str | list[str] = "headline"
+    baseline: str = ""
+    title: str = ""
+    note: str = ""
+    settings: dict[str, Any] = {}
+    vary: dict[str, Any] = {}
+    paper: list[PaperTable] = []
+
+
+class EntryTable(BaseModel):
+    """A method or a partition of a file; what is beside its label is a setting."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    label: str = ""
+
+
+class DataTable(EntryTable):
+    """A data set of a file."""
+
+    base: str = ""
+    missing: str = ""
+    methods: dict[str, dict[str, Any]] = {}
 
 
 def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
@@ -346,41 +404,32 @@ def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
     Raises:
         SettingError: one sentence on the first thing in it that cannot be.
     """
-    inner = ("name", "metrics", *HOW_TO_VARY)
-    keys = [item.name.replace("_", "-") for item in fields(ComparisonSpec) if item.name not in inner]
-    keys.append("metric")
-    for key in table:
-        if key in GONE:
-            raise SettingError(f"key `{key}` is gone: {GONE[key]}; take it out.")
-        if key not in keys:
-            raise SettingError(
-                f"unknown key `{key}`{nearest(key, keys)}; a comparison has {', '.join(keys)}, and settings for all "
-                "of it stand in [settings]."
-            )
-    values = {
-        key.replace("-", "_"): value for key, value in table.items() if key not in ("metric", "paper", "baseline")
-    }
-    if isinstance(table.get("vary"), dict):
-        values["vary"] = {key: value for key, value in table["vary"].items() if key not in HOW_TO_VARY}
-        values |= {key: table["vary"][key] for key in HOW_TO_VARY if key in table["vary"]}
-    for key in ("methods", "datasets", "partitions"):
-        items = table.get(key, [])
-        if not isinstance(items, list):
-            raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
-        values[key] = [entry_of(item, key) for item in items]
-    values["settings"] = flat(table.get("settings", {}))
-    if "strategy" in values["settings"]:
+    for key in GONE.keys() & table.keys():
+        raise SettingError(f"key `{key}` is gone: {GONE[key]}; take it out.")
+    file = checked(FileTable, table)
+    settings = flat(file.settings)
+    if "strategy" in settings:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
-    metric = table.get("metric", "headline")
-    values["metrics"] = [parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])]
-    comparison = checked(ComparisonSpec, values | {"name": name})
+    texts = [file.metric] if isinstance(file.metric, str) else file.metric
+    values = {
+        "name": name,
+        "methods": [entry_of(item, "methods") for item in file.methods],
+        "datasets": [entry_of(item, "datasets") for item in file.datasets],
+        "partitions": [entry_of(item, "partitions") for item in file.partitions],
+        "seeds": file.seeds,
+        "metrics": [parse_metric(text) for text in texts],
+        "settings": settings,
+        "title": file.title,
+        "note": file.note,
+        "vary": {key: value for key, value in file.vary.items() if key not in HOW_TO_VARY},
+    }
+    comparison = checked(ComparisonSpec, values | {key: file.vary[key] for key in HOW_TO_VARY if key in file.vary})
     for dataset in comparison.datasets:
         for label in dataset.methods:
             pick(label, comparison.methods, f"`methods` of {dataset.label}", by_label=True)
-    baseline = ""
-    if table.get("baseline"):
-        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", by_label=True).label
-    return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
+    baseline = file.baseline and pick(file.baseline, comparison.methods, "`baseline`", by_label=True).label
+    printed = [line for paper_table in file.paper for line in _read_printed(paper_table, comparison)]
+    return replace(comparison, paper=tuple(printed), baseline=baseline)
 
 
 def entry_of(item: Any, key: str) -> Entry:
@@ -391,38 +440,30 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": short_name(item), "dataset": item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    table = dict(item)
-    texts = {"label": "", "base": "", "missing": ""}
-    for name in texts if key == "datasets" else ["label"]:
-        if name in table:
-            texts[name] = table.pop(name)
-            if not isinstance(texts[name], str) or not texts[name].strip():
-                raise SettingError(f"`{name}` in `{key}` is {shown(texts[name])}, but it is a word or a few.")
-    of_methods = table.pop("methods", {}) if key == "datasets" else {}
-    if not isinstance(of_methods, dict):
-        raise SettingError("`methods` of a data set is a table of settings for each label of a method.")
-    settings_by_method = {name: flat(settings) for name, settings in of_methods.items()}
-    for settings in settings_by_method.values():
-        _refuse_shared(settings, {"strategy"})
-    settings = flat(table)
+    table = checked(DataTable if key == "datasets" else EntryTable, item)
+    settings = flat(table.model_extra or {})
     if key == "methods":
         load_method(str(settings.get("strategy", "")))
         _refuse_shared(settings)
     elif "strategy" in settings:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    base = texts["base"]
-    if base and base not in preset_names():
-        raise SettingError(
-            f"unknown base `{base}`{nearest(base, preset_names())}; one of {', '.join(preset_names())} is allowed."
-        )
-    if key == "datasets" and not base and "dataset" not in settings:
+    # one line, as a table's cell needs it
+    label = " ".join(table.label.split())
+    if not isinstance(table, DataTable):
+        label = label or str(settings.get("strategy", ""))
+        if not label:
+            raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
+        return Entry(label, settings)
+    if table.base and table.base not in preset_names():
+        names = preset_names()
+        raise SettingError(f"unknown base `{table.base}`{nearest(table.base, names)}; one of {', '.join(names)}.")
+    if not table.base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    # one line, as a table's trial needs it
-    own_label = " ".join(texts["label"].split())
-    label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
-    if not label:
-        raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
-    return Entry(label, settings, base, texts["missing"], settings_by_method)
+    settings_by_method = {name: flat(own) for name, own in table.methods.items()}
+    for own in settings_by_method.values():
+        _refuse_shared(own, {"strategy"})
+    label = label or table.base or short_name(str(settings["dataset"]))
+    return Entry(label, settings, table.base, table.missing, settings_by_method)
 
 
 def _refuse_shared(settings: RunConfig, others: Set[str] = frozenset()) -> None:
@@ -444,34 +485,22 @@ def varied_values(table: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values for name, values in leaves(table) if isinstance(values, list)}
 
 
-def _read_printed(tables: Any, comparison: ComparisonSpec) -> list[Printed]:
-    """The paper's figures, each with a row, a method and a metric that are there."""
-    labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
+def _read_printed(table: PaperTable, comparison: ComparisonSpec) -> Iterator[Printed]:
+    """A paper's figures, each with a row, a method and a metric that are there."""
     # a value that [vary] makes a method of
-    of_varied = [
-        Entry(varied_label(method.label, name, value))
-        for method in comparison.methods
-        for name, values in varied_values(comparison.vary).items()
-        for value in values
-    ]
-    printed = []
-    for table in tables if isinstance(tables, list) else [tables]:
-        if not isinstance(table, dict) or not isinstance(table.get("accuracy"), dict):
-            raise SettingError("`paper` is a list of tables, each with dataset, partition, metric and accuracy.")
-        for key in table:
-            if key not in (*labels, "metric", "accuracy"):
-                raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
-        entries = [
-            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`", by_label=True)
-            for key, candidates in labels.items()
-            if candidates
-        ]
-        metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
-        for name, accuracy in table["accuracy"].items():
-            method = pick(name, (*comparison.methods, *of_varied), "`accuracy` in `paper`", by_label=True)
-            values = {"row": Row(*entries).label, "method": method.label, "metric": metric, "accuracy": accuracy}
-            printed.append(checked(Printed, values))
-    return printed
+    methods = list(comparison.methods)
+    for method in comparison.methods:
+        for name, values in varied_values(comparison.vary).items():
+            methods += [Entry(varied_label(method.label, name, value)) for value in values]
+    dataset = pick(table.dataset, comparison.datasets, "`dataset` in `paper`", by_label=True)
+    partition = None
+    if comparison.partitions:
+        partition = pick(table.partition, comparison.partitions, "`partition` in `paper`", by_label=True)
+    metric = str(parse_metric(table.metric or str(comparison.metrics[0])))
+    for name, accuracy in table.accuracy.items():
+        label = pick(name, methods, "`accuracy` in `paper`", by_label=True).label
+        line = {"row": Row(dataset, partition).label, "method": label, "metric": metric, "accuracy": accuracy}
+        yield checked(Printed, line)
 
 
 def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
@@ -539,41 +568,34 @@ def narrow(
     Raises:
         SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
     """
-    changes: dict[str, Any] = {}
     lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
-    for option, text in lists.items():
-        if text and not split_names(text):
-            raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
+    names = {option: split_names(words) for option, words in lists.items()}
+    for option, words in lists.items():
+        if words and not names[option]:
+            raise SettingError(f"--{option} is {shown(words)}, which names none; leave it out for all.")
+    changes: dict[str, Any] = {"choose": choose or comparison.choose, "cross": cross or comparison.cross}
     if methods:
         # any method may be named, also one that the comparison lacks
-        own = {entry.settings["strategy"] for entry in comparison.methods}
-        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in own]
-        every = [*comparison.methods, *others]
-        changes["methods"] = [_pick_method(name, every) for name in split_names(methods, comparison.methods)]
+        known_names = {entry.settings["strategy"] for entry in comparison.methods}
+        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in known_names]
+        changes["methods"] = [_pick_method(name, [*comparison.methods, *others]) for name in names["methods"]]
     if datasets and own_data:
-        changes["datasets"] = [entry_of(name, "datasets") for name in split_names(datasets)]
+        changes["datasets"] = [entry_of(name, "datasets") for name in names["datasets"]]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
     elif datasets:
-        names = split_names(datasets, comparison.datasets)
-        changes["datasets"] = [pick(name, comparison.datasets, "--datasets") for name in names]
+        changes["datasets"] = [pick(name, comparison.datasets, "--datasets") for name in names["datasets"]]
     if partitions:
-        names = split_names(partitions, comparison.partitions)
-        changes["partitions"] = [pick(name, comparison.partitions, "--partitions") for name in names]
+        changes["partitions"] = [pick(name, comparison.partitions, "--partitions") for name in names["partitions"]]
     if seeds:
-        changes["seeds"] = [_seed_of(seed) for seed in split_names(seeds)]
+        changes["seeds"] = [_seed_of(seed) for seed in names["seeds"]]
     if metric:
-        changes["metrics"] = [parse_metric(name) for name in split_names(metric)]
-    if choose:
-        changes["choose"] = choose
-    if cross:
-        changes["cross"] = True
+        changes["metrics"] = [parse_metric(name) for name in names["metric"]]
     narrowed = checked(partial(replace, comparison), changes)
     if baseline:
         return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline").label)
-    if narrowed.baseline not in ("", *(entry.label for entry in narrowed.methods)):
-        # --methods leaves the file's out
-        return replace(narrowed, baseline="")
-    return narrowed
+    # --methods may leave the file's out
+    is_there = narrowed.baseline in [entry.label for entry in narrowed.methods]
+    return narrowed if is_there else replace(narrowed, baseline="")
 
 
 def _seed_of(text: str) -> int | str:
@@ -588,21 +610,13 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
     return pick(name, entries, "--methods")
 
 
-def split_names(text: str, entries: Sequence[Entry] = ()) -> list[str]:
-    """What a list with commas holds; labels of `entries` that hold commas themselves are found whole, the longest
-    first.
+def split_names(text: str) -> list[str]:
+    """What a list with commas holds.
 
-    >>> split_names("local, frame (control, sends nothing)", [Entry("frame (control, sends nothing)")])
-    ['local', 'frame (control, sends nothing)']
+    >>> split_names("local, frame (sends nothing)")
+    ['local', 'frame (sends nothing)']
     """
-    parts = [item.strip() for item in text.split(",") if item.strip()]
-    plain_labels = {plain(entry.label) for entry in entries}
-    names = []
-    while parts:
-        length = next((n for n in range(len(parts), 1, -1) if plain("".join(parts[:n])) in plain_labels), 1)
-        names.append(", ".join(parts[:length]))
-        parts = parts[length:]
-    return names
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def name_rows(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> ComparisonSpec:

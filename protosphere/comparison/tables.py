@@ -288,8 +288,7 @@ def _variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
     cells: list[Cell] = []
     for choice in choices:
         for label, value in choice.tried.items():
-            tie = " (tie)" if label in choice.ties else ""
-            text = accuracy(value, len(comparison.seeds)) + tie
+            text = accuracy(value, len(comparison.seeds))
             cells.append((choice.row, label, text, label == choice.chosen))
     sentence = "accuracy of the variants on validation samples in %"
     return _lay_out("variants", sentence, cells, ["The bold variant is the choice; test samples took no part."])
@@ -359,7 +358,7 @@ def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[C
     companions = trials.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
     notes = [f"{row}: {method} trains with {name}." for row, method, name in companions.itertuples(index=False)]
     for choice in choices:
-        notes += _describe_choice(choice)
+        notes.append(_describe_choice(choice))
     if comparison.note:
         notes.append(comparison.note)
     rules = trials["rule"].dropna().unique()
@@ -388,15 +387,11 @@ def _differ_in_rules(comparison: ComparisonSpec, trials: pd.DataFrame) -> bool:
     return _shows_own_rules(comparison) and trials["rule"].nunique() > 1
 
 
-def _describe_choice(choice: Choice) -> list[str]:
+def _describe_choice(choice: Choice) -> str:
     if not choice.chosen:
-        return [f"{choice.row}: nothing is chosen of {choice.method} without all trials."]
-    count = len(choice.tried)
-    notes = [f"{choice.row}: validation chose {choice.values(choice.chosen)} of {choice.method} among {count}."]
-    ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
-    if ties:
-        notes.append(f"{choice.row}: {'; '.join(ties)} of {choice.method} ties; the first counts.")
-    return notes
+        return f"{choice.row}: nothing is chosen of {choice.method} without all trials."
+    values, count = choice.values(choice.chosen), len(choice.tried)
+    return f"{choice.row}: validation chose {values} of {choice.method} among {count}."
 
 
 def _test_samples(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]:

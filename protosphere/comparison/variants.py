@@ -44,15 +44,6 @@ class Choice:
     tried: Mapping[str, MeanStd | None]
     chosen: str
 
-    @property
-    def ties(self) -> list[str]:
-        """The labels of the variants that are as good as the one chosen, this one included; none where it is alone."""
-        best = self.tried.get(self.chosen)
-        if best is None:
-            return []
-        equal = [label for label, accuracy in self.tried.items() if accuracy and isclose(accuracy.mean, best.mean)]
-        return equal if len(equal) > 1 else []
-
     def values(self, label: str) -> str:
         """What tells a variant from the others of its method: `gamma = 10`."""
         return label.removeprefix(f"{self.method}, ")
@@ -194,8 +185,6 @@ def _of_text(text: str) -> tuple[str, list[Scalar]]:
 
 
 def _of_file(table: Any) -> dict[str, list[Scalar]]:
-    if not isinstance(table, dict):
-        raise SettingError("`vary` is a table: write [vary] and a setting and the list of its values a line.")
     values_by_setting = dict(leaves(table))
     for name, values in values_by_setting.items():
         _refuse_no_values(name, values, f"`{name}` in [vary] is {shown(values)}")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import protosphere
-from protosphere.comparing import _data
+from protosphere.comparing import _data_entry
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, from_table
 from protosphere.comparison.trials import expand
@@ -48,7 +48,7 @@ def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path)
 def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, monkeypatch):
     paint(tmp_path / "x-rays", "ab", 40)
     monkeypatch.chdir(tmp_path / "x-rays")
-    plan = from_table("test", {"methods": ["local"], "datasets": _data(["./"], ""), "seeds": [0]})
+    plan = from_table("test", {"methods": ["local"], "datasets": [_data_entry("./")], "seeds": [0]})
     (cell,) = expand(plan, {"clients": 2, "rounds": 1, "models": "tiny_perceptron"}, {})
     assert (cell.row, cell.settings["dataset"]) == ("x-rays", str(tmp_path / "x-rays"))
 
@@ -210,7 +210,7 @@ def test_its_table_is_of_its_runs():
 def test_arrays_are_kept_once_and_known_again(home):
     asked = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
     moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    entries = [entry for given in ((X, Y), (X.copy(), Y.copy()), moved) for entry in _data([given], "")]
+    entries = [_data_entry(given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
     first, again, other = (entry["dataset"] for entry in entries)
     assert first == again != other
     assert [entry["label"] for entry in entries] == ["arrays", "arrays", "moved"]

@@ -98,7 +98,7 @@ def test_a_data_set_has_settings_of_a_method_and_a_paper_prints_of_a_varied_valu
     for wrong, said in (
         ("methods.Nrom = { protonorm.gamma = 7.0 }", '`methods` of CIFAR-10 has "Nrom"'),
         ('methods.Norm = { strategy = "local" }', "setting `strategy` stands in `methods`"),
-        ("methods = 3", "`methods` of a data set is a table"),
+        ("methods = 3", "`methods` is 3"),
     ):
         with pytest.raises(SettingError, match=re.escape(said)):
             read(file(text.replace("methods.Norm = { protonorm.gamma = 7.0 }", wrong)))
