@@ -7,7 +7,7 @@ SETTINGS ?=
 # another Flower than the newest, such as 1.39, for the targets that say so
 FLOWER ?=
 OTHER := .venv-flower-$(FLOWER)
-CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_bytes.py tests/strategies/test_golden.py \
+CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py \
 	tests/prototypes/test_mixture.py tests/prototypes/test_masks.py
 
 .PHONY: demo deploy-demo docker-demo test integration cuda-check gpu-check ray-check soak tables mutants settings docs lint bench clean help

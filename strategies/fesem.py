@@ -120,13 +120,7 @@ class FeSEM(AveragedWeights):
     def _read_joined(self, state: m.State) -> Tensor:
         """By partition the centre that it joined last, -1 where it was never heard of."""
         joined = torch.full((max(identity.partitions for identity in self.identities.values()),), -1)
-        if not state:
-            return joined
-        if len(state[JOINED]) == len(joined):
-            return state[JOINED].clone()
-        # a version that kept those alone who take part
-        joined[sorted(self.identities)] = state[JOINED]
-        return joined
+        return state[JOINED].clone() if state else joined
 
 
 def _flatten(upload: m.Payload) -> Tensor:

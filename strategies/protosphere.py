@@ -150,9 +150,6 @@ class ProtosphereObjective(m.Pulled):
         if received is None or DISCRIMINANT not in received:
             return None
         tensors = m.weights_of(received, DISCRIMINANT).tensors
-        if WEIGHT in tensors:
-            # kept by a client of an earlier version, to which the classifier itself was sent
-            return received
         is_known = tensors[KNOWN] > 0
         if not bool(is_known.any()):
             # without a covariance the client's own means are no classifier

@@ -1,7 +1,6 @@
 """Methods with a second model that a setting names: FML and FedMRL against naive computations and their limits."""
 
 import copy
-import json
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
-from protosphere.reports.report import write_report
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, meet
@@ -74,20 +72,6 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
     # what teaches alone goes to those who learn
     keys = [server.download(0, {0: mean}, {}, 2, trains) for trains in (True, False)]
     assert [key is not None for key in keys] == [True, strategy == "fedmrl"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_its_name_and_size_stand_beside_every_figure(run):
-    settings = {"rounds": 1, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron"}
-    folder = run(settings | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
-    size = sum(p.numel() for p in build("perceptron", (1, 8, 8), 8, 10, 0).parameters())
-    words = f"the companion perceptron ({size:,} parameters)"
-    assert json.loads((folder / "summary.json").read_text())["companion"] == words
-    assert words in write_report(folder).read_text()
-    assert any(words in line for line in run.said)
-    # where a run was cut there is no summary
-    (folder / "summary.json").unlink()
-    assert words in write_report(folder).read_text()
 
 
 # --- FML --------------------------------------------------------------------------------------------------------

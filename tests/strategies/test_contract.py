@@ -31,8 +31,8 @@ from tests.strategies.watched import (
     CLASSES,
     CLIENTS,
     DIM,
+    Reversed,
     Seen,
-    Warm,
     copy_run,
     cut_in,
     put_back,
@@ -52,15 +52,10 @@ ROWS["tinyproto-ft"] |= SERVER
 ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
 ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
-ROWS["fednh by samples"] = {"strategy": "fednh", "fednh.weighting": "samples"} | COUNTED
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"} | FEW["fedgen"]
-ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | FEW["fedgen"] | COUNTED
-ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | FEW["fedpa"] | COUNTED
-ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["protosphere"] |= {"protosphere.exchanges": 1}
 ROWS["fedpft of diagonal mixtures"] = ROWS["fedpft"] | {"fedpft.covariance": "diagonal", "fedpft.components": 2}
 ROWS["fed3r of random features"] = ROWS["fed3r"] | {"fed3r.random-features": 24}
-ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
@@ -78,7 +73,7 @@ WHOLE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory, decoded_cache):
-    """One PROTOSPHERE_HOME for this file, since worker processes that outlive a run know no other."""
+    """One PROTOSPHERE_HOME for this file, whose tests share runs."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "cache").symlink_to(decoded_cache, target_is_directory=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -133,23 +128,21 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
 
 
 def size_of(payload, halved=(), spherical=()):
-    """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`; one variance
-    a component of those that are `spherical`."""
+    """Bytes by the formula: four a value, of the values alone; two of matrices and class vectors in parts that are
+    `halved`; one variance a component of those that are `spherical`."""
     return sum(size_of_part(part, name in halved, name in spherical) for name, part in (payload or {}).items())
 
 
 def size_of_part(part, halved, spherical):
     if isinstance(part, PrototypeSet):
         # outputs have K values, features d
-        return 4 * len(part) * part.dim
+        return (2 if halved else 4) * len(part) * part.dim
     if isinstance(part, MixtureSet):
         return 4 * len(part) * (DIM + 2 if spherical else 2 * DIM + 1)
     return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in part.tensors.values())
 
 
-@every_row
-def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
-    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+def assert_reports_what_crossed(seen, exchange):
     halved = {spec.name for spec in (*exchange.up, *exchange.down) if spec.dtype == "float16"}
     spherical = {part.name for part in exchange.up if part.kind == "mixtures" and part.width == 1}
     for line in seen.lines()[1:]:
@@ -161,6 +154,19 @@ def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
         sent_in_round = [sent for (_, of, trains), sent in seen.sent.items() if of == number and trains in kinds]
         assert found["payload_down"] == sum(size_of(sent, halved) for sent in sent_in_round)
     assert any(map(size_of, seen.came.values())) == bool(exchange.down)
+
+
+@every_row
+def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
+    assert_reports_what_crossed(whole(row), read_settings(ROWS[row]).exchange)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fednh", "fedgen", "fedcgs"])
+def test_as_float16_matrices_and_class_vectors_have_two_bytes_a_value_and_small_tensors_four(name):
+    settings = WHOLE | of_one(name) | ROWS[name] | {"rounds": 2, "wire-dtype": "float16"}
+    exchange = read_settings(settings).exchange
+    assert any(part.dtype == "float16" for part in exchange.up)
+    assert_reports_what_crossed(watched(settings, Seen()), exchange)
 
 
 @every_row
@@ -232,15 +238,6 @@ def test_with_a_part_of_the_clients_they_alone_train_and_upload_and_all_are_eval
 # --- cut and resumed -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def workers():
-    """Those of `Warm`, ended when this file is done."""
-    yield
-    for process in Warm.spare:
-        process.shutdown()
-    Warm.spare.clear()
-
-
 def left_by(folder):
     """Every tensor that the server and the clients of a run end with, to the bit."""
     found = RunFolder(folder).load_checkpoint()[0]
@@ -249,44 +246,38 @@ def left_by(folder):
     return {name: (tensor.dtype, tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in found.items()}
 
 
-# each in another way of exchanging; of the others this process goes on, which remembers nothing either
-BY_OTHER_WORKERS = ("fedproto", "fedavg", "gfpl", "tinyproto-fp", "protosphere")
+# of the others this process goes on, which remembers nothing either
+BY_WORKERS = ("fedavg", "gfpl")
 
 
-# who is weighed by class counts keeps nothing else
-@pytest.mark.parametrize("row", [row for row in ROWS if row in METHODS or not COUNTED.items() <= ROWS[row].items()])
+@pytest.mark.parametrize("row", METHODS)
 def test_cut_in_a_round_and_resumed_is_as_never_cut_to_the_bit(row):
-    """Each worker finds what another has left."""
+    """Nodes answer in another order, and each worker finds what another has left."""
     seen, settings = whole(row), WHOLE | of_one(row) | ROWS[row]
     folder = seen.folder
     ended = copy_run(folder, "ended")
     put_back(folder, "cut")
     assert len(RunFolder(folder).lines()) == ROUNDS
-    how = {"workers": 2, "grid": Warm} if row in BY_OTHER_WORKERS else {}
-    resumed = start(settings | {"resume": str(folder)}, **how)
+    workers = 2 if row in BY_WORKERS else 1
+    resumed = start(settings | {"resume": str(folder)}, workers=workers, grid=Reversed)
     assert resumed == folder
     assert without_time(resumed) == without_time(ended)
     assert left_by(resumed) == left_by(ended)
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="what convolutions add up elsewhere has no order")
-def test_images_that_are_normalised_and_augmented_are_so_alike_in_other_processes(tmp_path):
-    labels = np.arange(90) % 3
-    images = np.random.default_rng(1).integers(0, 256, (90, 8, 8, 3)).astype(np.uint8)
-    images[labels == 1, :4] //= 4
-    np.savez(tmp_path / "images.npz", x=images, y=labels)
-    settings = {"dataset": str(tmp_path / "images.npz"), "strategy": "fedproto", "models": "tiny_cnn", "rounds": 2}
-    settings |= {"partition": "iid", "normalise": True, "augment": "flip-crop"}
-    one, others = start(settings), start(settings, workers=2, grid=Warm)
-    assert without_time(others) == without_time(one)
-    assert left_by(others) == left_by(one)
 
 
 DEAF = [name for name in METHODS if "client-weights" not in settings_read(ROWS[name])]
 RARE = [row for row in ROWS if not METHOD_OF[row].objective.of_prototypes]
 
 
-@pytest.mark.parametrize("row", RARE)
+def one_of_each(rows, ways):
+    """Of rows whose methods share all of these functions, the first."""
+    first = {}
+    for row in rows:
+        first.setdefault(ways(METHOD_OF[row].objective, METHOD_OF[row].server), row)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("row", one_of_each(RARE, lambda o, s: (o.upload, o.receive, s.aggregate)))
 def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypatch):
     """Methods that read no prototypes are measured before evaluations alone: at the end of a round on which one
     follows, and else, by a client that has not trained since, when it is asked."""
@@ -309,8 +300,7 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypat
     assert "prototype_norm" not in rare.lines()[1]["training"]
 
 
-# the others of these are among the rare
-@pytest.mark.parametrize("row", [name for name in DEAF if name not in RARE and not name.startswith("tinyproto")])
+@pytest.mark.parametrize("row", one_of_each([n for n in DEAF if "tinyproto" not in n], lambda o, s: s.aggregate))
 def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(row):
     """Of clients with different numbers of samples."""
     seen = whole(row)
@@ -408,7 +398,7 @@ def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
     assert (honest["training"]["valid"], honest["problems"]) == (3, {})
 
 
-# --- clients that come and go, each of one class; test_bytes.py has one client -----------------------------------
+# --- clients that come and go, each of one class ---------------------------------------------------------------
 
 PRESENT = 4
 # the lowest partition comes late, so that who names a group after it would rename it

@@ -52,9 +52,9 @@ def waited(monkeypatch):
         *(("cuda", name, " ".join(f"{n}={json.dumps(v)}" for n, v in MORE[name].items())) for name in METHODS),
         *(("mps", name, "") for name in ON_MPS),
         ("mps", "fedproto", 'prototypes-from="training" optimizer-state="persistent" momentum=0.9'),
-        *((kind, "fedproto", 'wire-dtype="float16" evaluate-every=2') for kind in LACKING),
-        *((kind, "fedproto", "ensemble-every=1 shared-test-share=0.2") for kind in LACKING),
-        *((kind, "gfpl", f"{IMAGES} gfpl.first-exchange=1 gfpl.exchange-every=1") for kind in LACKING),
+        ("mps", "fedproto", 'wire-dtype="float16" evaluate-every=2'),
+        ("mps", "fedproto", "ensemble-every=1 shared-test-share=0.2"),
+        ("mps", "gfpl", f"{IMAGES} gfpl.first-exchange=1 gfpl.exchange-every=1"),
     ],
 )
 def test_clients_of_every_method_train_on_an_accelerator(kind, method, more, waited, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import Ridge
 from torch.nn.functional import normalize, one_hot
 
-from protosphere.strategies.fed3r import impossible_sums, ridge
+from protosphere.strategies.fed3r import ridge
 from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, unit, upload_of
 
 
@@ -62,14 +62,6 @@ def test_over_the_wire_it_is_exact_to_float32_times_the_condition(kind, strength
     )
 
 
-def test_of_far_fewer_samples_than_dimensions_it_is_near_though_most_eigenvalues_are_0():
-    features, labels = samples(n=60, dim=200)
-    indices = [torch.arange(60)[i::4] for i in range(4)]
-    received, _, _ = exchanged("fed3r", indices, features, labels)
-    expected = of_scikit_learn(features, labels, 0.01)
-    assert np.abs(weight_of(received).numpy() - expected).max() < 1e-4 * np.abs(expected).max()
-
-
 def test_each_w_can_be_divided_by_its_length():
     features, labels = samples()
     received, objective, _ = exchanged("fed3r", [torch.arange(N)], features, labels, **{"fed3r.normalise": True})
@@ -92,29 +84,6 @@ def test_random_features_are_alike_at_all_clients_of_length_1_and_near_the_kerne
     kernel = (-torch.cdist(z, z).square() / (2 * 0.7**2)).exp()
     # five standard deviations at most
     np.testing.assert_allclose(features @ features.T, kernel, atol=5 * width**-0.5)
-
-
-def test_with_random_features_it_is_the_ridge_regression_on_them():
-    features, labels = samples(dim=3, classes=2)
-    settings = {"fed3r.random-features": 200, "fed3r.sigma": 0.5}
-    received, objective, _ = exchanged("fed3r", partitions(labels, 2)["in turn"], features, labels, 2, **settings)
-    waves = objective.features_of(unit(features)).numpy()
-    theirs = Ridge(0.01, fit_intercept=False, solver="svd").fit(waves, one_hot(labels).double().numpy())
-    scores = objective.encoded_scores(received, unit(features))
-    np.testing.assert_allclose(scores, theirs.predict(waves), atol=5e-3)
-
-
-@pytest.mark.parametrize(("count", "dim"), [(3, 64), (30, 64), (500, 64), (40, 300)])
-def test_no_sums_of_samples_are_impossible(count, dim):
-    """Of unit vectors of many dimensions, as float32, and of shorter ones."""
-    random = torch.Generator().manual_seed(0)
-    unit_vectors = normalize(torch.randn(count, dim, generator=random, dtype=torch.float64) ** 3, dim=1)
-    shorter = unit_vectors * torch.rand(count, 1, generator=random, dtype=torch.float64)
-    targets = one_hot(torch.arange(count) % 7, 7).double()
-
-    for z in (unit_vectors, shorter):
-        gram, sums = ((matrix / count).float().double() for matrix in (z.T @ z, targets.T @ z))
-        assert impossible_sums(gram, sums, 1.0) == ""
 
 
 def test_a_class_that_the_client_does_not_have_is_refused():

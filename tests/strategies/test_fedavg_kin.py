@@ -68,13 +68,6 @@ def test_personal_layers_and_base_are_trained_in_turn(layers, personal):
     assert list(objective.shared(state.module)) == (["extractor"] if layers == 1 else ["backbone"])
 
 
-def test_an_encoder_that_is_frozen_as_a_whole_has_no_phase_of_its_own():
-    objective = objective_of("fedrep", **{"fedrep.personal-layers": 2})
-    state = ClientState(network())
-    state.module.extractor.backbone.requires_grad_(False)
-    assert [phase.name for phase in objective.phases(state, 1)] == ["head"]
-
-
 # --- FedBN ------------------------------------------------------------------------------------------------
 
 

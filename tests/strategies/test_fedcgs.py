@@ -9,9 +9,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from protosphere.prototypes.prediction import covariance_of_sums, linear_discriminant
 from protosphere.prototypes.release import B, contributions
-from protosphere.strategies.contract import EVERYONE
-from protosphere.wire.claims import CappedSampleCounts
-from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, upload_of
+from tests.strategies.in_space import D, K, N, exchanged, partitions, samples
 
 
 def as_sent(features):
@@ -77,41 +75,3 @@ def test_however_samples_are_dealt_clients_judge_as_if_all_lay_together(covarian
         expected = posterior_of_gaussians(new, shares, means, shrunk_covariance(empirical_covariance(known), 0.1))
     # sums cross as float32
     np.testing.assert_allclose(found, expected, atol=2e-5)
-
-
-def test_where_clients_weigh_alike_it_is_the_discriminant_of_samples_that_weigh_so():
-    """`client-weights` "equal": a sample of a client of n weighs median / n, by loops over samples."""
-    features, labels = samples()
-    lists = partitions(labels)["unevenly"]
-    sizes = [len(indices) for indices in lists]
-    median = np.median([size for size in sizes if size])
-    server, objective = halves("fedcgs", sizes, **{"fedcgs.shrinkage": 0.0, "client-weights": "equal"})
-    believed = CappedSampleCounts(server.identities, 20, "equal")
-    server.meet(K, D, believed.identities)
-    uploads = {}
-    for client, indices in enumerate(lists):
-        if len(indices):
-            uploads[client] = upload_of(objective, features[indices], labels[indices])
-
-    received = server.aggregate(believed.uploads(uploads)[0], {}, 1).downloads[EVERYONE]
-    new = as_sent(samples(seed=1)[0]).numpy()
-    found = torch.softmax(objective.encoded_scores(received, torch.tensor(new)), dim=1)
-
-    known, weights = as_sent(features).numpy(), np.zeros(N)
-    for indices in lists:
-        weights[indices] = median / max(len(indices), 1)
-    weights /= weights.sum()
-    shares, means = [], []
-    for label in range(K):
-        own = labels.numpy() == label
-        shares.append(weights[own].sum())
-        means.append(np.average(known[own], axis=0, weights=weights[own]))
-    covariance = np.zeros((D, D))
-    for row, label, weight in zip(known, labels.tolist(), weights, strict=True):
-        covariance += weight * np.outer(row - means[label], row - means[label])
-    np.testing.assert_allclose(found, posterior_of_gaussians(new, shares, means, covariance), atol=2e-5)
-
-
-def test_where_clients_are_sampled_it_says_whose_samples_are_missing():
-    assert halves("fedcgs")[0].notices() == ()
-    assert "`fraction-train`" in halves("fedcgs", **{"fraction-train": 0.5})[0].notices()[0]

@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import EVERYONE
 from protosphere.strategies.fedcof import scatter_of
-from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, unit, upload_of
+from tests.strategies.in_space import D, K, exchanged, partitions, samples, unit
 
 
 def by_loops(clients, gamma, classes=K, dim=D):
@@ -62,35 +60,3 @@ def test_over_random_splits_the_scatter_has_the_covariance_as_its_mean(sizes):
     # so many draws would tell a factor of (K_c - 1) / K_c
     biased = (len(sizes) - 1) / len(sizes) * np.mean(found, axis=0)
     assert not (np.abs(biased - covariance) < 5 * error).all()
-
-
-def test_classes_of_one_client_are_named_where_nobody_is_to_send_any_more():
-    """Classes 0 and 1 lie at one client each, the others at two."""
-    features, labels = samples()
-    client = torch.where(labels < 2, labels, torch.arange(N) % 2)
-    lists = [(client == number).nonzero().flatten() for number in (0, 1)]
-    for indices, told in ((partitions(labels)["in turn"], False), (lists, True)):
-        _, _, outcome = exchanged("fedcof", indices, features, labels)
-        words = "one client alone sent the mean of class 0, class 1: "
-        assert any(warning.startswith(words) for warning in outcome.warnings) == told
-    early = exchanged("fedcof", lists, features, labels, **{"fraction-train": 0.5})[2]
-    assert early.warnings == ()
-
-
-def test_of_a_release_means_count_in_units_of_samples():
-    """Noise may make them longer than any sample."""
-    private = {"privacy": "release", "privacy-scale": 10.0, "disclose-class-counts": False}
-    server, _ = halves("fedcof", (100,) * 3, **private)
-    plain, objective = halves("fedcof", (100,) * 3)
-    features, labels = samples()
-    uploads = {p: upload_of(objective, features[p::3], labels[p::3]) for p in range(3)}
-    scaled = {
-        p: {"prototypes": PrototypeSet(u["prototypes"].labels, 10 * u["prototypes"].vectors, u["prototypes"].counts)}
-        for p, u in uploads.items()
-    }
-    assert server.contradiction(0, scaled[0]) == ""
-    weights = [
-        half.aggregate(payloads, {}, 1).downloads[EVERYONE]["classifier"].tensors["weight"]
-        for half, payloads in ((server, scaled), (plain, uploads))
-    ]
-    np.testing.assert_allclose(*weights, atol=1e-5)

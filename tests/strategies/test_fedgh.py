@@ -47,14 +47,3 @@ def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():
     state = ClientState(model)
     arrived = objective.evaluation_state(state, server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE])
     assert torch.equal(arrived.module.classifier.bias, head["classifier.bias"])
-
-
-def test_it_learns_the_prototypes_and_goes_on_where_the_last_round_left_it():
-    server, _ = halves_of(**{"fedgh.server-epochs": 400})
-    state, losses = {}, []
-    for number in range(1, 4):
-        outcome = server.aggregate(payloads(uploads()), state, number)
-        state = outcome.state
-        losses.append(outcome.figures["head_loss"])
-    assert losses == sorted(losses, reverse=True)
-    assert losses[2] < 0.9 * losses[0]

@@ -2,7 +2,7 @@
 with."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -51,23 +51,6 @@ def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.testing.assert_close(begun.vectors.norm(dim=1), torch.ones(K))
     assert torch.equal(lone(again.downloads[EVERYONE]).vectors, begun.vectors)
     assert float((lone(other.downloads[EVERYONE]).vectors - begun.vectors).norm(dim=1).min()) > 0.1
-
-
-def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves):
-    """And the checkpoint keeps them until somebody uploads, so that a resumed run has them, too."""
-
-    def silent(partition, round_number, kind, report):
-        return replace(report, payload=None)
-
-    group = federation(4, tamper=silent)
-    settings = FEDPAGR | {"fraction-train": 0.5}
-    folder = group.start(settings | {"rounds": 1}).folder
-    begun = lone(halves(settings, 4, 3).server.begin().downloads[EVERYONE])
-    again = federation(4, tamper=silent)
-    again.start(settings | {"rounds": 2, "resume": str(folder.path)})
-    asked = group.asked + again.asked
-    assert {(number, kind) for _, number, kind, _ in asked} >= {(1, "train"), (1, "evaluate"), (2, "train")}
-    assert all(torch.equal(lone(instruction.payload).vectors, begun.vectors) for *_, instruction in asked)
 
 
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
@@ -155,19 +138,6 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
     whole = expected["cross-entropy"] + expected["prototype-contrast"] + weight * expected["entropy-spread"]
     assert loss.total.item() == pytest.approx(whole, rel=1e-5)
     torch.testing.assert_close(loss.features.norm(dim=1), torch.ones(len(batch.labels)))
-
-
-def test_without_alignment_cross_entropy_stays_alone(halves):
-    objective, state = client_half(halves, {"fedpagr.alignment": False})
-    loss = objective.loss(state, batch_of(), Phase("train", []), 2)
-    assert set(loss.parts) == {"cross-entropy"}
-    assert torch.equal(loss.total, loss.parts["cross-entropy"])
-
-
-@pytest.mark.parametrize("strategy", ["fedpagr", "fedproc"])
-def test_dropout_reaches_the_head(halves, strategy):
-    objective = halves({"strategy": strategy, f"{strategy}.dropout": 0.4}, K, D).objective
-    assert objective.build(build("tiny_perceptron", (5,), D, K, 0), 3).head.dropout.p == 0.4
 
 
 def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):

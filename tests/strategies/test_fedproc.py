@@ -133,18 +133,10 @@ def test_a_release_is_on_the_scale_of_privacy_scale_and_its_means_keep_their_len
     assert strategy.feature_norm(payloads(sets)) == pytest.approx(math.hypot(0.75, 0.9 * math.sin(math.pi / 3)) / 2)
 
 
-def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
-    """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
-    strategy = halves(FEDPROC, K, D).server
-    unit = PrototypeSet(torch.tensor([0]), torch.eye(D)[:1])
-    assert strategy.feature_norm(payloads({0: unit.with_vectors(0.8 * unit.vectors)})) == pytest.approx(0.8)
-    assert strategy.feature_norm(payloads({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)})) == pytest.approx(1.0)
-
-
 # --- settings and whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (3, {"num_rounds": 9}), (4, {"num_rounds": 3})])
+@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (3, {"num_rounds": 9})])
 def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
     """Whether they are said by the setting or by the argument."""
     first = federation(3).start(FEDPROC | {"rounds": 3}).folder.path
@@ -154,12 +146,3 @@ def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
         again.start(FEDPROC | {"resume": str(first), "rounds": rounds}, **given)
     assert not again.asked
     assert {file: file.read_bytes() for file in first.rglob("*") if file.is_file()} == before
-
-
-def test_a_new_run_of_other_rounds_than_its_setting_is_refused(federation):
-    """Clients read T from the settings."""
-    group = federation(3)
-    with pytest.raises(SettingError, match=r"`rounds` is 5, .* started for 3, and what `fedproc` does in a round"):
-        group.start(FEDPROC | {"rounds": 3}, num_rounds=5)
-    assert not group.asked
-    assert len(federation(3).start(FEDPROC | {"rounds": 3}, num_rounds=3).folder.lines()) == 4

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.core.errors import RunError
 from protosphere.core.seeds import derive, generator
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes
@@ -121,9 +120,3 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
     still = strategy.aggregate(payloads(empty), first.state, 2)
     assert same_state(still.state, first.state)
     assert torch.equal(lone(still.downloads[EVERYONE]).vectors, lone(first.downloads[EVERYONE]).vectors)
-
-
-def test_a_server_that_diverges_names_its_own_learning_rate(halves):
-    strategy = strategy_of(halves, {"fedtgp.server-learning-rate": 1e6})
-    with pytest.raises(RunError, match=r"^round 2: .*start a new run with a lower `fedtgp\.server-learning-rate`\.$"):
-        strategy.aggregate(payloads(uploads(0)), {}, 2)

@@ -72,27 +72,6 @@ def test_running_statistics_draw_nobody():
     assert found[0] == found[1] != found[2] == found[3]
 
 
-def test_until_there_are_as_many_uploads_as_centres_there_is_one():
-    server, objective = met(clusters=3, clients=4)
-    first = server.aggregate({0: upload(objective, 0.0), 3: upload(objective, 8.0)}, {}, 1)
-    assert values(first) == [4.0]
-    second = server.aggregate({p: upload(objective, 10.0 * p) for p in range(3)}, first.state, 2)
-    assert sorted(values(second)) == [0.0, 10.0, 20.0]
-    third = server.aggregate({0: upload(objective, 19.0)}, second.state, 3)
-    assert sorted(values(third)) == [0.0, 10.0, 19.0]
-
-
-def test_the_members_of_the_one_centre_go_to_the_new_one_next_to_it():
-    server, objective = met(clusters=3, clients=5)
-    first = server.aggregate({0: upload(objective, 0.0), 3: upload(objective, 8.0)}, {}, 1)
-    second = server.aggregate(
-        {p: upload(objective, value) for p, value in enumerate([100.0, 0.0, 50.0])}, first.state, 2
-    )
-    found = values(second)[joined(second)[3]]
-    assert found == 0.0, "the next to 4, where it was"
-    assert joined(second)[4] == -1
-
-
 def test_there_are_no_more_centres_than_clients():
     server, objective = met(clusters=3, clients=2)
     outcome = server.aggregate({p: upload(objective, 10.0 * p) for p in range(2)}, {}, 1)

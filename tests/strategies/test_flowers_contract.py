@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from protosphere import strategies
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import LEGEND
 from protosphere.reports.report import leave_report
 from protosphere.server_app import status
 from protosphere.server_app import strategy as rounds
@@ -27,10 +26,6 @@ from tests.strategies.needs import ASKED
 from tests.strategies.watched import start, without_time
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def lines_of(strategy):
-    return strategy.folder.lines()
 
 
 def test_strategies_keep_flowers_contract():
@@ -119,23 +114,13 @@ def test_a_strategy_takes_settings_by_keyword(home):
         strategies.NoneSuch  # noqa: B018
 
 
-def test_start_returns_flowers_result(federation):
-    strategy = federation(3).start({"rounds": 2})
-    result = strategy.result
-    assert isinstance(result, Result)
-    assert set(result.train_metrics_clientapp) == {1, 2}
-    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
-    assert not result.arrays
-    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
-
-
 def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
     def silent(partition, round_number, kind, report):
         return None if partition == 0 and kind == "train" else report
 
     group = federation(2, tamper=silent)
     strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
-    assert [line["round"] for line in lines_of(strategy)] == [0, 1, 2]
+    assert [line["round"] for line in strategy.folder.lines()] == [0, 1, 2]
     assert clock.now == pytest.approx(14, abs=1)
     assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
     assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
@@ -149,17 +134,6 @@ def test_arguments_without_a_meaning_are_refused(federation):
         with pytest.raises(ValueError, match="no global weights"):
             group.start(**{name: value})
     assert not group.asked
-
-
-def test_the_start_is_told(federation, say):
-    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
-    said = say()
-    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, inference rule local-prototypes"
-    assert said[1] == ("  samples per client: 0 to 20 for training, 4 for validation, 6 for testing, of 0 to 2 classes")
-    assert said[2] == "  models: 3 scripted (7 parameters)"
-    assert said[3] == "  client 1 has no training samples: it takes part in evaluation only"
-    assert said[4] == f"  {LEGEND}"
-    assert said[5].startswith("warning: 1 client holds only one class (2: a): always answering it is right")
 
 
 def test_no_deprecated_call_of_flower(run):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.core.errors import RunError
 from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.seeded import drawn
@@ -174,14 +173,6 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate():
     for number in (1, 40):
         moved = finished(server, {0: uploads[0]}, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["fedgen", "fedpa"])
-def test_a_generator_that_no_client_would_take_names_its_own_rate(name):
-    server, _, uploads = numbers(name, **{"server-rate": 1e9})
-    state = server.begin().state
-    with pytest.raises(RunError, match=f"lower `{name}.server-rate`"):
-        finished(server, uploads, state)
 
 
 # --- FedPA ------------------------------------------------------------------------------------------------------

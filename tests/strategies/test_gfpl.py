@@ -74,14 +74,6 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, plain_wei
     torch.testing.assert_close(objective.scores(state, z)["etf"], h @ state.module.frame.T)
 
 
-def test_the_frame_is_the_same_on_every_client_and_architecture_and_the_seeds_alone(halves):
-    _, one = client_half(halves)
-    _, other = client_half(halves, {"shared-init": False, "gfpl.components": 2}, "resnet8")
-    _, of_another_seed = client_half(halves, {"seed": 1})
-    assert torch.equal(one.module.frame, other.module.frame)
-    assert not torch.allclose(one.module.frame, of_another_seed.module.frame, atol=0.1)
-
-
 # --- what goes up -------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +221,28 @@ def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, set
     assert not any(same(fuse(uploads, *other), expected) for other in others)
 
 
+HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
+ROWS = 20  # training rows of a scripted client
+
+
+def test_counts_are_held_against_the_rows_of_the_roster(federation):
+    def tamper(partition, number, kind, report):
+        if kind != "train":
+            return report
+        held = HELD[partition]
+        counts = dict.fromkeys(held, ROWS // len(held))
+        if partition == 0:
+            counts[0] += 1
+        sent = mixtures(sorted(held * 2), 3, partition, counts) if number == 2 else None
+        return replace(report, payload=payload(sent))
+
+    group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
+    line = group.start(OFTEN | SINGLE | SAMPLES | {"rounds": 3}).folder.lines()[2]
+
+    assert "do not add up to its 20 training samples" in line["problems"]["0"]
+    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)
+
+
 def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
     strategy = halves(GFPL | {"gfpl.threshold": 0.0}, K, D).server
     first = strategy.aggregate(payloads({0: mixtures([0, 0, 2], seed=1), 1: mixtures([2, 3], seed=2)}), {}, 10)
@@ -241,82 +255,3 @@ def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
             assert torch.equal(kept, getattr(before, name)[before.labels == label])
     # the figures are of what was fused now
     assert second.figures == {"components_before": 4, "components_after": 4}
-
-
-# --- settings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "counts", "told"),
-    [
-        ({}, False, ["single samples", "about how many samples a class has"]),
-        (SAMPLES, True, ["single samples"]),  # where the exact numbers go up, there is no about
-        (SAMPLES | {"gfpl.pseudo-features": 0}, False, []),
-    ],
-)
-def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent(settings, counts, told):
-    exchange = read_settings(GFPL | {"gfpl.components": 7} | settings).exchange
-    assert len(exchange.discloses) == len(told)
-    assert all(words in said for words, said in zip(told, exchange.discloses, strict=True))
-    assert all("of 7 or fewer" in said for said in exchange.discloses[:1])
-    assert (exchange.counts, bool(exchange.up)) == (counts, bool(told))
-
-
-# --- the schedule, by scripted clients ------------------------------------------------------------------------------
-
-HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
-ROWS = 20  # training rows of a scripted client
-
-
-def mixtures_of(partition, number, counts=False):
-    labels = sorted(HELD[partition] * 2)
-    counted = {label: ROWS // len(HELD[partition]) for label in labels} if counts else None
-    return mixtures(labels, 3, 10 * number + partition, counted)
-
-
-def scripted(federation, settings=None, change=None, rounds=7):
-    """A run of four scripted clients with exchanges in rounds 2, 4 and 6; change(partition, round, records or report)
-    -> what is answered in an exchange in its place."""
-    settings = settings or {}
-
-    def tamper(partition, number, kind, report):
-        if kind != "train":
-            return report
-        due = number % 2 == 0
-        mixture = mixtures_of(partition, number, "gfpl.weighting" in settings) if due else None
-        honest = replace(report, payload=payload(mixture))
-        return change(partition, number, honest) if change else honest
-
-    group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
-    group.start(OFTEN | SINGLE | {"rounds": rounds} | settings)
-    return group
-
-
-def test_an_exchange_of_nothing_leaves_what_was_there(federation):
-    """Before there was anything, nothing comes down; later the mixtures of the exchange before. What comes when it is
-    not due is dropped."""
-
-    def change(partition, number, report):
-        if (partition, number) == (1, 3):
-            return replace(report, payload=payload(mixtures_of(1, 2)))
-        return replace(report, payload=None) if number in (2, 6) else report
-
-    group = scripted(federation, change=change)
-    came = {number: lone(sent.payload) for _, number, kind, sent in group.asked if kind == "train"}
-    assert came[3] is None
-    expected = fuse({partition: mixtures_of(partition, 4) for partition in range(4)}, 0.7)
-    assert same(came[5], expected)
-    assert same(came[7], expected)
-    lines = group.strategy.folder.lines()[1:]
-    assert [line["training"]["dropped"] for line in lines] == [0, 4, 1, 0, 0, 4, 0]
-    assert list(lines[2]["problems"]) == ["1"]
-
-
-def test_counts_are_held_against_the_rows_of_the_roster(federation):
-    def lie(partition, number, report):
-        wrong = mixtures(sorted(HELD[0] * 2), 3, 20, {0: 11, 1: 10})
-        return replace(report, payload=payload(wrong)) if (partition, number) == (0, 2) else report
-
-    line = scripted(federation, SAMPLES, lie, rounds=3).strategy.folder.lines()[2]
-    assert "do not add up to its 20 training samples" in line["problems"]["0"]
-    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)

@@ -22,18 +22,3 @@ def test_a_run_s_figures_and_the_method_s_defaults_are_the_golden_ones(run, name
 
 def test_every_method_has_golden_figures_and_no_other():
     assert {path.stem for path in golden.FOLDER.glob("*.json")} == set(METHODS)
-
-
-def test_what_changed_is_named_from_what_to_what(monkeypatch):
-    monkeypatch.setattr(golden, "WIDER", 1)
-    figures = {"bytes up": [4, 8], "accuracy classifier": [0.5, 0.6], "loss x": [2.0]}
-    kept = {"settings": {"a.b": 1}, "figures": figures}
-    near = figures | {"accuracy classifier": [0.5, 0.62], "loss x": [2.001]}
-    assert golden.changes(kept, kept | {"figures": near}) == []
-    other = {"settings": {"a.b": 2}, "figures": {"bytes up": [4, 9], "accuracy classifier": [0.5, 0.7]}}
-    assert golden.changes(kept, other) == [
-        "a.b: 1 -> 2",
-        "accuracy classifier: [0.5, 0.6] -> [0.5, 0.7]",
-        "bytes up: [4, 8] -> [4, 9]",
-        "loss x: [2.0] -> null",
-    ]

@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
-from protosphere.strategies.fedrod import _compute_log_counts
-from tests.strategies.kin import D, K, batch, network, objective_of, received_of
+from tests.strategies.kin import D, batch, network, objective_of, received_of
 
 # --- Ditto and APFL -----------------------------------------------------------------------------------------
 
@@ -155,15 +154,6 @@ def test_the_balanced_softmax_weighs_held_classes_by_their_counts(gamma):
     assert float(loss.parts["cross-entropy"]) == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
 
 
-def test_counts_weigh_as_float32_under_a_narrow_number_format():
-    objective, state, rows = rod(counts=(1001, 1000))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        narrow = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
-    assert bool(torch.isfinite(narrow.total))
-    table = _compute_log_counts(state, K)
-    torch.testing.assert_close(table[:2], torch.tensor([1001.0, 1000.0]).log())
-
-
 def test_the_personal_head_moves_nothing_else_and_nothing_else_moves_it():
     objective, state, rows = rod()
     module = state.module
@@ -188,20 +178,3 @@ def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_perso
     # it starts as a copy of the generic one
     fresh = objective.build(network(), 1)
     assert torch.equal(fresh.personal.weight, fresh.classifier.weight)
-
-
-def test_of_what_came_the_generic_scores_are_those_of_a_plain_network_of_it():
-    """By which a run may be judged, whatever the client itself has learnt."""
-    objective, state, rows = rod()
-    came = received_of(objective, state.module, 0.5)
-    plain = network(norm=False)
-    tensors = {}
-    for part in came.values():
-        tensors |= part.tensors
-    plain.load_state_dict(tensors, strict=True)
-
-    arrived = objective.evaluation_state(state, came)
-    z = arrived.module.features(rows.inputs)
-
-    torch.testing.assert_close(objective.scores(arrived, z)["generic"], plain(rows.inputs))
-    assert not torch.equal(objective.logits(arrived, z), plain(rows.inputs))

@@ -1,12 +1,10 @@
 """ProtoNorm: unit directions as far apart as they can be go down, and the client alone scales them."""
 
-import math
-
 import pytest
 import torch
 
 from protosphere.core.seeds import derive
-from protosphere.prototypes.alignment import align, riesz_energy
+from protosphere.prototypes.alignment import align
 from protosphere.strategies.contract import EVERYONE, ClientState
 from tests.payloads import lone, payloads
 from tests.strategies.sets import class_means
@@ -73,48 +71,6 @@ def test_by_algorithm_2_round_1_has_a_random_direction_for_each_class(halves):
     expected = align(rows, "auto", seed=derive(3, "round", 1, "alignment"), num_classes=6).points
     assert torch.equal(after.vectors, expected)
     assert not halves({"strategy": "protonorm"}, 6, 5).server.begin().downloads
-
-
-@pytest.mark.parametrize(
-    ("more", "ended_by", "most"),
-    [
-        ({"stop": "force", "epsilon": 1.0}, "stop", 99),
-        ({"stop": "force", "epsilon": 1e-12}, "limit", 100),
-        ({"iterations": 7}, "limit", 7),
-    ],
-)
-def test_thomson_stops_by_the_rule_threshold_and_iterations_that_are_set(halves, more, ended_by, most):
-    settings = {"protonorm.alignment": "thomson"} | {f"protonorm.{name}": value for name, value in more.items()}
-    outcome, download = made(halves, settings, uploads(range(7), 4), 7, 4)
-    figures, distances = outcome.figures, torch.pdist(download.vectors.double())
-    assert (figures["alignment_solver"], figures["alignment_ended_by"]) == ("thomson", ended_by)
-    assert figures["alignment_iterations"] <= most
-    assert (figures["alignment_iterations"] == most) == (ended_by == "limit")
-    assert figures["alignment_energy"] == pytest.approx(float(riesz_energy(download.vectors.double())), abs=1e-4)
-    ends = [float(value(distances)) for value in (torch.min, torch.mean, torch.max)]
-    assert [figures[f"distance_{end}"] for end in ("min", "mean", "max")] == pytest.approx(ends, abs=1e-6)
-    # the first alignment is traced, from its start
-    trace = figures["alignment_trace"]
-    assert {name: len(values) for name, values in trace.items()} == dict.fromkeys(
-        ("min", "mean", "max"), figures["alignment_iterations"] + 1
-    )
-    assert trace["mean"][-1] == pytest.approx(figures["distance_mean"])
-    assert figures["distance_share"] == pytest.approx(ends[0] / math.sqrt(2 * 7 / 6), abs=1e-6)
-
-
-def test_the_exponent_of_the_energy_is_a_setting(halves):
-    sets, settings = uploads(range(7), 4), {"protonorm.alignment": "riesz", "protonorm.energy-exponent": 2.0}
-    _, download = made(halves, settings, sets, 7, 4)
-    expected = align(mean_of(sets), "riesz", s=2.0, seed=derive(0, "round", 1, "alignment"), num_classes=7)
-    assert torch.equal(download.vectors, expected.points)
-
-
-def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
-    sets = uploads(range(6), 5)
-    outcome, download = made(halves, {"protonorm.alignment": "none"}, sets, 6, 5)
-    means = mean_of(sets)
-    torch.testing.assert_close(download.vectors, means / means.norm(dim=1, keepdim=True))
-    assert outcome.figures == {}
 
 
 @pytest.mark.parametrize("solver", ["auto", "none"])

@@ -1,8 +1,6 @@
 """Protosphere: its sums are those of all samples together; its pool by hand; whose means cross; what was lost comes
 again; what it shares with other methods of one exchange: test_one_exchange.py."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -15,13 +13,10 @@ from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
-from protosphere.record.replies import Reply
-from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import from_half, pool, statistics_of, to_half
-from protosphere.wire.payloads import Report
 from tests.strategies.in_space import D, K, upload_of
 from tests.strategies.in_space import halves as halves_of
 from tests.strategies.watched import cut_after_evaluation, put_back, start, without_time
@@ -78,32 +73,6 @@ class Fixed:
 
     def fit(self, _):
         return self
-
-
-def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
-    """Sigma and mu by loops over clients, classes and rows."""
-    features, labels = samples_in_turn(1)
-    labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
-    server, objective = halves(**{"protosphere.shrinkage": 1e-9, "protosphere.aggregation": "mean"})
-    uploads = uploads_of(objective, features, labels)
-    state = server.aggregate(uploads, {}, 1).state
-    of, ends = normalize(features.double(), dim=1), np.cumsum([0, *SIZES.values()])
-    sums, weights = np.zeros((K, D)), np.zeros(K)
-    moment = np.zeros((D, D))
-    for p, n in SIZES.items():
-        own, y = of[ends[p] : ends[p + 1]].numpy(), labels[ends[p] : ends[p + 1]].numpy()
-        sent = sorted(set(y.tolist()))
-        for k in sent:
-            mean = own[y == k].mean(axis=0)
-            sums[k] += n / len(sent) * mean
-            weights[k] += n / len(sent)
-            moment += n / len(sent) * np.outer(mean, mean)
-            for row in own[y == k]:
-                moment += np.outer(row - mean, row - mean)
-    pooled = pool(statistics_of(state), K, D, "mean")
-    assert np.allclose(pooled.sums, sums, rtol=1e-5, atol=1e-4)
-    assert np.allclose(pooled.weights, weights)
-    assert np.allclose(pooled.moment, moment, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
@@ -178,38 +147,6 @@ def test_cut_after_an_evaluation_what_was_made_before_is_still_there(home):
     put_back(folder, "cut")
     start(settings | {"resume": str(folder)})
     assert without_time(folder) == expected
-
-
-def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():
-    downloads, report = HeldDownloads(), Report(0, 1)
-    downloads.note_replies([Reply(0, True, report)], offered=())
-    assert not downloads.has_newest(0), "nothing is made yet"
-    downloads.made = 1
-    downloads.note_replies([Reply(0, True, report), Reply(1, True, problem="late")], offered=(0, 1))
-    resumed = HeldDownloads()
-    resumed.load(json.loads(json.dumps(downloads.as_json())))
-    assert [resumed.has_newest(p) for p in (0, 1, 2)] == [True, False, False]
-    resumed.note_replies([Reply(0, True, problem="lost")], offered=(0,))
-    assert not resumed.has_newest(0)
-    resumed.note_replies([Reply(0, True, report)], offered=(0,))
-    assert resumed.has_newest(0)
-    resumed.made = 2
-    assert not resumed.has_newest(0)
-
-
-def test_the_bound_of_a_message_is_no_temperature():
-    features, labels = samples_in_turn()
-    of = normalize(features.double(), dim=1)
-    found = []
-    for bound in (1e9, 1e4, 20.0):
-        server, objective = halves(**{"max-prototype-norm": bound, "protosphere.shrinkage": 1e-9})
-        received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
-        norms = [float(tensor.norm()) for tensor in received["discriminant"].tensors.values()]
-        assert max(norms) <= bound
-        found.append(objective.encoded_scores(objective.complete(received, *NO_SAMPLES), of))
-    largest = found[0].abs().max()
-    assert largest > 20
-    assert all(torch.allclose(each, found[0], atol=float(5e-3 * largest)) for each in found)
 
 
 def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
@@ -290,29 +227,3 @@ def test_the_temperature_is_the_one_by_which_training_samples_are_most_likely_by
             total += np.log(odds[label] / odds.sum())
         likelihoods.append(total)
     assert choose_temperature(scores, labels, K) == TEMPERATURES[int(np.argmax(likelihoods))]
-
-
-def test_before_anything_is_known_a_client_s_own_means_are_no_classifier_and_nothing_is_tempered():
-    assert choose_temperature(torch.empty(0, K, dtype=torch.float64), NO_SAMPLES[1], K) == 1.0
-    features, labels = samples_in_turn()
-    _, objective = halves()
-    nothing = objective.shared(None)
-    z = normalize(features.double(), dim=1)
-    for samples in (NO_SAMPLES, (z[:9], labels[:9])):
-        assert objective.encoded_scores(objective.complete(nothing, *samples), z) is None
-
-
-def test_what_a_client_kept_of_an_earlier_version_judges_as_it_did():
-    # which sent the classifier itself
-    features, labels = samples_in_turn()
-    _, objective = halves()
-    random = torch.Generator().manual_seed(2)
-    weight, bias = torch.randn(K, D, generator=random), torch.randn(K, generator=random)
-    known = torch.tensor([1.0, 0.0, 1.5, 1.0])
-    kept = {"discriminant": Weights({"bias": bias, "known": known, "weight": weight})}
-    z = normalize(features.double(), dim=1)
-    expected = np.exp(0.5) * (z.numpy() @ weight.numpy().T + bias.numpy())
-    expected[:, 1] = -np.inf
-    for samples in (NO_SAMPLES, (z, labels)):
-        scores = objective.encoded_scores(objective.complete(kept, *samples), z)
-        assert np.allclose(scores.numpy(), expected)

@@ -114,24 +114,6 @@ def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():
     assert torch.equal(bounded_mixtures({0: clients[0], 2: clients[2]}, "clipped-mean")[2].means, clients[2].means)
 
 
-def test_of_mixtures_of_single_samples_nothing_is_measured():
-    def single(place):
-        return MixtureSet(
-            torch.tensor([0]), torch.tensor([[place, 0.0]]), torch.full((1, 2), 1e-12), torch.ones(1), torch.tensor([1])
-        )
-
-    wide = MixtureSet(torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1), torch.tensor([40]))
-    bounded = bounded_mixtures({0: single(0.1), 1: single(-0.1), 2: wide, 3: wide}, "clipped-mean")
-    assert torch.allclose(bounded[2].variances, wide.variances)
-
-
-def test_of_two_clients_neither_scatter_is_bounded():
-    clients = {p: statistics(*samples_of(p)) for p in range(2)}
-    wide = clients | {1: Statistics(clients[1].means, clients[1].weights, 1000 * clients[1].scatter)}
-    robust, mean = pool(wide, K, D, "clipped-mean"), pool(wide, K, D, "mean")
-    assert torch.allclose(robust.moment, mean.moment)
-
-
 def test_a_class_of_two_holders_varies_with_a_robust_centre_as_without():
     vectors = torch.tensor([[0.6, 0.0], [0.0, 0.6]])
     clients = [PrototypeSet(torch.tensor([0]), vectors[k : k + 1], torch.tensor([n])) for k, n in enumerate((10, 1))]

@@ -33,11 +33,8 @@ WRONG = {
         r"returns a tuple, where a Loss\(total, parts",
     ),
     "a raise": ("plain = cross", "z.nonesuch\n        plain = cross", "failed in `loss` with AttributeError"),
-    "a number": ("m.Loss(total=plain,", "m.Loss(total=plain.item(),", "a float as `total`"),
     "no gradient": ("m.Loss(total=plain,", "m.Loss(total=plain.detach(),", "one number with its gradient"),
-    "a list": ('parts={"cross-entropy": plain}', "parts=[plain]", "a list as `parts`"),
     "a float": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": 1.0}', "a float as part 'cross-entropy'"),
-    "the total": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": plain, "loss": plain}', "a part 'loss'"),
     "another part": (
         'parts={"cross-entropy": plain}',
         'parts={"plain": plain, "more": plain}',
@@ -64,19 +61,11 @@ WRONG = {
         "return prototypes",
         "an Outcome",
     ),
-    "downloads": ("m.to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
     "a lone part": ("m.to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
-    "a part": ("m.to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
     "a part of another name": (
         "m.to_everyone(prototypes))",
         '{-1: {"means": prototypes}})',
         r"as the part 'means' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
-    ),
-    "a part of another kind": (
-        "        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))",
-        "        from protosphere.prototypes.weights import Weights\n"
-        '        return m.Outcome({}, {-1: {"prototypes": Weights({"a": prototypes.vectors})}})',
-        r"a Weights as the part 'prototypes' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
     ),
 }
 

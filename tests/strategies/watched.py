@@ -3,7 +3,7 @@
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -165,23 +165,8 @@ def watched(settings, seen, grid=LocalGrid):
     return seen
 
 
-class Warm(LocalGrid):
-    """Two worker processes that outlive a run, since starting them takes longer than one; and nodes and replies in
-    another order."""
-
-    spare: ClassVar[list] = []
-
-    def _start_process(self):
-        if self.spare:
-            self._thread_local.process = self.spare.pop()
-        else:
-            super()._start_process()
-            self._processes.remove(self._thread_local.process)
-        self.used = [*getattr(self, "used", []), self._thread_local.process]
-
-    def close(self):
-        super().close()
-        self.spare.extend(getattr(self, "used", []))
+class Reversed(LocalGrid):
+    """Nodes, and so replies, in another order."""
 
     def get_node_ids(self):
         return super().get_node_ids()[::-1]
