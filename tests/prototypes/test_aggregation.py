@@ -6,7 +6,6 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
-from protosphere.prototypes import aggregation
 from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 
@@ -123,15 +122,6 @@ def test_geometric_median_leaves_a_row_that_the_mean_happens_to_hit():
     assert np.linalg.norm(point) > 0.1
 
 
-def test_the_step_away_from_a_row_already_lowers_the_distance_sum(monkeypatch):
-    # the mean is the first row; without its own weight in the step this one would overshoot
-    rows = np.array([[0.0, 0.0], [6.0, 0.0], *[[-1.0, 2.3], [-1.0, -2.3]] * 3])
-    assert not rows.mean(axis=0).any()
-    monkeypatch.setattr(aggregation, "WEISZFELD_STEPS", 1)
-    point = aggregate(single(rows), "geometric-median").vectors[0].numpy()
-    assert distance_sum(point, rows) < distance_sum(rows[0], rows) - 0.01
-
-
 @pytest.mark.parametrize(
     ("rows", "centre"),
     [
@@ -145,21 +135,3 @@ def test_the_step_away_from_a_row_already_lowers_the_distance_sum(monkeypatch):
 )
 def test_geometric_median_that_is_a_row_or_between_two_is_exact(rows, centre):
     assert aggregate(single(rows), "geometric-median").vectors[0].tolist() == centre
-
-
-SETS = random_sets()
-
-
-@pytest.mark.parametrize(
-    ("sets", "how", "trim", "named"),
-    [
-        ([], "mean", 0.1, "no prototype sets"),
-        (SETS, "average", 0.1, r"'average'.*trimmed-mean"),
-        *[(SETS, "trimmed-mean", trim, str(trim)) for trim in (0.5, -0.1, float("nan"))],
-        ([*SETS[:-1], SETS[-1].without_counts()], "weighted", 0.1, "1 of 9 prototype sets have none"),
-        ([*SETS, PrototypeSet.empty(7)], "mean", 0.1, r"\(4, 'torch.float64'\), \(7, 'torch.float32'\)"),
-    ],
-)
-def test_errors_name_the_value(sets, how, trim, named):
-    with pytest.raises(ValueError, match=named):
-        aggregate(sets, how, trim=trim)

@@ -149,12 +149,3 @@ NOT_FINITE = [torch.tensor([[1.0, 0], [0, 1], [1, bad], [1, 1]]) for bad in (mat
 def test_what_cannot_be_aligned_is_named(given, arguments, named):
     with pytest.raises(ValueError, match=named):
         align(given, **arguments)
-
-
-@pytest.mark.parametrize("function", [align, riesz_energy, riesz_force])
-def test_what_is_not_rows_of_floats_is_refused(function):
-    for given in (torch.ones(3), torch.ones(3, 2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match=r"floating-point rows \(K, d\)"):
-            function(given)
-    with pytest.raises(ValueError, match=r"s is -0\.5"):
-        function(vectors(3, 3), s=-0.5)

@@ -128,34 +128,7 @@ def test_ties_go_by_client_and_row():
     assert second_inner.means.flatten().tolist() == [1.5, 3.0, 0.0]
 
 
-def test_the_order_of_uploads_does_not_matter_to_the_bit():
-    mixtures = uploads(clients=9, spread=0.7)
-    # equal weights between clients, so that ties occur
-    mixtures |= {20 + each: mixtures[each] for each in list(mixtures)[:4]}
-    expected = fuse(mixtures, 0.2)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        result = fuse({partition: mixtures[partition] for partition in rng.permutation(list(mixtures)).tolist()}, 0.2)
-        for part in ("labels", "means", "variances", "weights"):
-            assert torch.equal(getattr(result, part), getattr(expected, part))
-
-
 def test_the_threshold_counts_per_dimension_or_for_the_sum():
     mixtures = uploads(dim=8, clients=8, spread=0.7)
     assert fuse(mixtures, 0.15).labels.tolist() == fuse(mixtures, 1.2, per_dimension=False).labels.tolist()
     assert len(fuse(mixtures, 1.2)) < len(fuse(mixtures, 1.2, per_dimension=False))
-
-
-def test_errors_name_the_value():
-    mixtures = uploads()
-    silent = {1: mixtures[1].without_counts(), 4: mixtures[4].without_counts()}
-    for given, threshold, weighting, words in (
-        ({}, 1.0, "uniform", "no mixtures to fuse"),
-        (mixtures, -0.5, "uniform", "-0.5"),
-        (mixtures, math.nan, "uniform", "nan"),
-        (mixtures, 1.0, "counts", r"'counts'.*uniform, samples"),
-        (mixtures | silent, 1.0, "samples", r"clients \[1, 4\] have none"),
-        (mixtures | {9: MixtureSet.empty(7)}, 1.0, "uniform", r"\(4, 'torch.float64'\), \(7, 'torch.float32'\)"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            fuse(given, threshold, weighting=weighting)

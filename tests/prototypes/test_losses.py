@@ -167,18 +167,6 @@ def test_probabilities_are_equal_without_a_prototype_have_its_dtype_and_may_be_o
     assert prototype_probabilities(features[:0], prototypes, present, 0.1).shape == (0, K)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -0.1, float("nan")])
-def test_a_temperature_that_is_not_above_zero_is_named(temperature):
-    features, labels, *rest = batch()
-    for refuse in (
-        lambda: prototype_contrast(features, labels, *rest, temperature),
-        lambda: entropy_spread(features, *rest, temperature),
-        lambda: prototype_probabilities(features, *rest, temperature),
-    ):
-        with pytest.raises(ValueError, match=f"temperature of the prototype logits is {temperature}"):
-            refuse()
-
-
 def test_an_unknown_reduction_is_named():
     with pytest.raises(ValueError, match=r"'sum'.*mse, l2, l2-squared"):
         prototype_pull(*batch(), "sum")

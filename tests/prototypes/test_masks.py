@@ -151,19 +151,6 @@ def test_masks_of_the_cpu_serve_vectors_on_cuda():
     assert torch.equal(expand(values, masks.cuda()).cpu(), vectors * masks)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        *(((0, 5, 2, 0), "0 classes in 5 dimensions"), ((3, 0, 1, 0), "3 classes in 0 dimensions")),
-        *(((3, 5, 6, 0), "6 ones in 5 dimensions"), ((3, 5, 0, 0), "0 ones in 5 dimensions")),
-        *(((3, 5, 2, -1), "seed is -1;"), ((3, 5, 2, 2**63), "seed is 9223372036854775808;")),
-    ],
-)
-def test_masks_that_cannot_be(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        class_masks(*arguments)
-
-
 MASKS = class_masks(2, 6, 2, seed=0)
 UNEQUAL = torch.tensor([[True, True, False], [True, False, False]])
 FIT = r"shape \({}, ?.*\) do not fit masks of shape \(2, 6\)"

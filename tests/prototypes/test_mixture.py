@@ -242,48 +242,6 @@ def test_cuda_finds_what_the_cpu_finds(dtype):
     assert torch.equal(drawn[0].cpu(), expected[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        *(({"labels": lambda y: y[1:]}, r"\(7, 6\).*\(6,\)"), ({"labels": lambda y: y - 1}, "at least 0")),
-        *(({"components": 0}, "0 components, 100"), ({"max_iterations": -1}, "-1 iterations"), ({"seed": -3}, "-3")),
-        ({"tolerance": float("nan")}, "tolerance nan"),
-        ({"dtype": torch.float16}, r"torch.float16; choose torch.float64"),
-        *[
-            ({"features": lambda z, bad=bad: broken(z, bad)}, "features of class 3 are not finite, or too large")
-            for bad in (float("nan"), float("inf"), 1e200)
-        ],
-    ],
-)
-def test_errors_name_what_does_not_fit(change, words):
-    features, labels = blobs({0: 5, 3: 2})
-    given = {"features": features, "labels": labels.sort().values, "components": 2, "seed": 0}
-    changed = {name: value(given[name]) if callable(value) else value for name, value in change.items()}
-    with pytest.raises(ValueError, match=words):
-        fit_class_mixtures(**given | changed)
-
-
-def broken(features, value):
-    """With this value in the last row, which is of the last class."""
-    features = features.clone()
-    features[-1, 1] = value
-    return features
-
-
-def test_a_start_that_does_not_fit_is_refused():
-    features, labels = blobs({0: 5, 3: 2})
-    start = fit_class_mixtures(features, labels, 2, seed=0).mixtures
-    fewer = torch.tensor([0, 0, 0, 0, 0, 3])
-    for arguments, given, words in (
-        ((features, labels, 2), of_class(start, 0), r"classes \[0\].*classes \[0, 3\]"),
-        ((features[:, :4], labels, 2), start, r"6 dimensions.*4 dimensions"),
-        ((features, labels, 1), start, r"\[2, 2\] components.*at most 1"),
-        ((features[:6], fewer, 2), start, r"no more than its samples, \[5, 1\]"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            fit_class_mixtures(*arguments, seed=0, start=given)
-
-
 def test_pseudo_features_are_balanced_seeded_and_follow_the_mixture():
     features, labels = blobs({1: 90, 7: 30}, apart=6.0)
     mixtures = fit_class_mixtures(features, labels, 3, seed=0).mixtures
@@ -319,9 +277,3 @@ def test_of_numbers_by_class_as_many_are_drawn_and_of_equal_ones_the_same():
         assert float(distances.max()) < 3 * float((rows - rows.mean(dim=0)).norm(dim=1).max())
     alike = sample_counts(mixtures, torch.full((5,), 6), torch.Generator().manual_seed(5))
     assert all(map(torch.equal, alike, sample(mixtures, 6, torch.Generator().manual_seed(5))))
-
-
-def test_pseudo_features_may_be_none():
-    assert tuple(sample(MixtureSet.empty(6), 3, torch.Generator())[0].shape) == (0, 6)
-    with pytest.raises(ValueError, match="-1 pseudo-features"):
-        sample(MixtureSet.empty(6), -1, torch.Generator())

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from protosphere.prototypes import personalisation
 from protosphere.prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
 from protosphere.prototypes.prototype_set import PrototypeSet
 
@@ -50,17 +49,6 @@ def test_it_is_the_formula_written_as_loops(weighting, alpha, seed):
         for label in each.labels.tolist():
             expected = by_loops(sets, client, label, alpha, weighting)
             torch.testing.assert_close(row_of(found[client], label), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_blocks_change_nothing(weighting, monkeypatch):
-    sets = random_sets(clients=23)
-    whole, within = personalise(sets, 0.4, weighting), weight_within(sets, dict.fromkeys(sets, "a"), weighting)
-    for size in (1, 20, 50):
-        monkeypatch.setattr(personalisation, "_BLOCK", size)
-        for client, each in personalise(sets, 0.4, weighting).items():
-            torch.testing.assert_close(each.vectors, whole[client].vectors, rtol=1e-12, atol=1e-12)
-        assert weight_within(sets, dict.fromkeys(sets, "a"), weighting) == pytest.approx(within)
 
 
 def test_identical_clients():
@@ -117,15 +105,3 @@ def test_weight_within_groups_by_loops(weighting):
                 alike.append(len(same) / (len(holders) - 1))
     expected = (math.fsum(found) / len(found), math.fsum(alike) / len(alike))
     assert weight_within(sets, groups, weighting) == pytest.approx(expected)
-
-
-def test_bad_input_is_named():
-    for alpha in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match=f"{alpha}.*between 0 and 1"):
-            personalise(random_sets(), alpha)
-    with pytest.raises(ValueError, match="'nearest' is unknown; choose one of similarity, distance"):
-        personalise(random_sets(), 0.5, "nearest")
-    mixed = {0: PrototypeSet.empty(3), 1: PrototypeSet.empty(4)}
-    for refuse in (lambda: personalise(mixed, 0.5), lambda: weight_within(mixed, {})):
-        with pytest.raises(ValueError, match="different kinds"):
-            refuse()

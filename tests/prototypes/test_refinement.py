@@ -9,12 +9,10 @@ from torch.nn.functional import normalize
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import (
-    agreement,
     class_sums,
     mean_directions,
     refine,
     refinement_loss,
-    separation,
 )
 from tests.prototypes.reference import units
 
@@ -176,16 +174,6 @@ def test_refinement_is_numpys_gradient_descent_with_the_papers_values_as_default
     assert float((found.points - start).norm()) > 1e-3
 
 
-def test_figures_are_those_of_the_points_before_and_after():
-    start, sums, counts = problem()
-    found = refine(start, sums, counts)
-    for points, figures in ((start, found.before), (found.points, found.after)):
-        assert figures.agreement == pytest.approx(float(agreement(points, sums, counts)), rel=1e-13)
-        assert figures.separation == pytest.approx(float(separation(points, 0.3)), rel=1e-13)
-        pairs = [float(points[c] @ points[k]) for c in range(K) for k in range(c)]
-        assert figures.largest_cosine == pytest.approx(max(pairs), rel=1e-13)
-
-
 @pytest.mark.parametrize(("classes", "count"), [(0, 0), (1, 0), (1, 4)])
 def test_one_class_alone_goes_nowhere_and_has_no_cosine(classes, count):
     start = units(classes, D)
@@ -197,21 +185,6 @@ def test_one_class_alone_goes_nowhere_and_has_no_cosine(classes, count):
 
 
 # --- errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"steps": -1}, "-1 steps"),
-        *(({"learning_rate": value}, f"learning rate is {value}") for value in (0.0, math.inf)),
-        *(({"momentum": value}, f"momentum is {value}") for value in (1.0, -0.1)),
-        *(({"separation_weight": value}, f"weight of the separation is {value}") for value in (-0.5, math.nan)),
-        *(({"margin": value}, f"margin of the separation is {value}") for value in (1.5, math.nan)),
-    ],
-)
-def test_settings_out_of_range_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        refine(*problem(), **settings)
 
 
 def test_rows_without_a_direction_broken_rows_and_parts_that_do_not_fit_are_named():
@@ -227,12 +200,3 @@ def test_rows_without_a_direction_broken_rows_and_parts_that_do_not_fit_are_name
     sums[1, 3] = math.nan
     with pytest.raises(ValueError, match=r"Row 1 of the 5 prototypes to refine .* or its sum is not finite"):
         refine(start, sums, counts)
-
-
-def test_uploads_that_cannot_be_summed_are_refused():
-    with pytest.raises(ValueError, match="no prototype sets"):
-        class_sums([], K)
-    with pytest.raises(ValueError, match="there are 3 classes, labelled 0 to 2"):
-        class_sums([PrototypeSet(torch.tensor([3]), torch.ones(1, D))], 3)
-    with pytest.raises(ValueError, match="same feature-dim"):
-        class_sums([PrototypeSet(torch.tensor([0]), torch.ones(1, d)) for d in (2, 3)], 3)
