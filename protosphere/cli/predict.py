@@ -67,8 +67,6 @@ def predict(
         single = files[0] if files and len(files) == 1 and not texts else None
         if single and holds_rows(trained, single):
             rows = read_rows(trained, single, label_column)
-            for notice in rows.notices:
-                typer.echo(f"warning: {notice}", err=True)
             answers = list(answers_to(trained, chosen, rows))
             tell_unknown(answers)
             if rows.labels is not None:
@@ -99,7 +97,6 @@ def predict(
 
 
 def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[str, object]:
-    second = answer.runner_up
     return {
         "input": answer.source,
         "rule": rule,
@@ -107,8 +104,6 @@ def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[
         "label": answer.label,
         "score": answer.score,
         "confidence": answer.confidence,
-        "runner_up": None if second is None else class_names[second],
-        "runner_up_score": answer.runner_up_score,
         **({"unknown_categories": list(answer.unknown)} if answer.unknown else {}),
     }
 
@@ -120,10 +115,7 @@ def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> N
     table.add_column("class", overflow="fold")
     table.add_column("confidence", justify="right", no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("runner-up", overflow="fold")
     for answer in answers:
         share = "-" if answer.confidence is None else f"{100 * answer.confidence:.1f} %"
-        second = "-" if answer.runner_up is None else class_names[answer.runner_up]
-        name = class_names[answer.label]
-        table.add_row(Text(answer.source), Text(name), share, f"{answer.score:.4g}", Text(second))
+        table.add_row(Text(answer.source), Text(class_names[answer.label]), share, f"{answer.score:.4g}")
     console().print(table)

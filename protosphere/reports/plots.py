@@ -51,7 +51,6 @@ About = Mapping[str, int]
 MOST_BARS = 120  # clients with a bar
 MOST_IN_LEGEND = 20
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
-MOST_MATRICES = 8  # architectures that have a confusion matrix of their own
 MOST_MARGINS = 200  # classes whose margins can be read
 MOST_POINTS = 1000  # of local prototypes on the map
 MOST_ROWS = 4000  # prototypes on a map of values
@@ -334,13 +333,13 @@ def confusion_triples(results: Results) -> tuple[str, dict[str, Sequence[Sequenc
 
 
 def confusions(results: Results) -> list[str]:
-    """Whose matrices can be drawn: "all clients", and the first architectures. None where each class alone is known."""
+    """Whose matrices can be drawn: "all clients", and the architectures. None where each class alone is known."""
     _, triples_by_label = confusion_triples(results)
     labels = []
     for label, triples in triples_by_label.items():
         if all(predicted != OTHER for _, predicted, _ in triples):
             labels.append(label)
-    return labels[: MOST_MATRICES + 1]
+    return labels
 
 
 def confusion(results: Results, whose: str = ALL) -> Plot:

@@ -14,12 +14,10 @@ from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.plugins import stem
 from protosphere.core.settings import shown
-from protosphere.core.terms import TERMS
 from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line, percent, readable_size
 from protosphere.data.domains import short_name
 from protosphere.record import snapshots
-from protosphere.record.confusion import by_class, macro
-from protosphere.record.provenance import origins
+from protosphere.record.confusion import by_class
 from protosphere.record.summary import FIGURES, doubts
 from protosphere.reports.label_distribution import holdings
 from protosphere.reports.page import (
@@ -48,12 +46,6 @@ log = logging.getLogger("protosphere")
 NAME = "report.html"
 MOST_CLIENTS = 50
 MOST_NAMED = 32  # classes whose accuracies stand in the page unasked
-# of a training line: its term
-MEANINGS = {
-    "gradient_ratio": TERMS["gradient ratio"],
-    "target_norm": TERMS["target norm"],
-    "prototype_norm": TERMS["prototype norm"],
-}
 # how and where it ran, which is no part of what was asked for
 NOT_SHOWN = frozenset({"results-dir", "resume"})
 # heading -> the plots under it
@@ -128,10 +120,11 @@ def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
         plots, lacking = _draw(results, names)
         drawn = images(plots)
         every += drawn
-        parts = [*_arrange(heading, drawn), *_tables(heading, results), *lacking]
+        gallery: list[Part] = [Gallery(drawn)] if drawn else []
+        parts = [*gallery, *_tables(heading, results), *lacking]
         if parts:
             sections.append((heading, parts))
-    sections += [*_failures(results), *_origin(results), ("Settings", _settings(results))]
+    sections += [*_failures(results), ("Settings", _settings(results))]
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
         f"rounds, partition {settings.partition}, seed {settings.seed}, inference rule {results.rule}"
@@ -150,7 +143,7 @@ def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
 
 
 def _draw(results: Results, names: Sequence[str]) -> tuple[list["Plot"], list[str]]:
-    """The plots of a section; and why others are missing."""
+    """The plots of a section, those across the page last; and why others are missing."""
     # matplotlib takes a second to import, of a server that begins
     from protosphere.reports import plots
     from protosphere.reports.canvas import NothingToPlotError
@@ -158,21 +151,11 @@ def _draw(results: Results, names: Sequence[str]) -> tuple[list["Plot"], list[st
     tensors, about = snapshots.newest(results.folder)
     drawn, lacking = [], []
     for name in names:
-        models = plots.confusions(results) or [""] if name == plots.CONFUSION else [""]
-        for model in models:
-            try:
-                drawn.append(plots.draw(name, results, tensors, about, model))
-            except NothingToPlotError as reason:
-                lacking += [] if name in RARE else [str(reason)]
-    return drawn, lacking
-
-
-def _arrange(heading: str, drawn: Sequence[Image]) -> list[Part]:
-    """Images side by side, those across the page last; of matrices the first, which is of all clients."""
-    if heading == "Classes" and len(drawn) > 2:
-        first, *others = drawn
-        return [Gallery([first]), Details("the same by architecture", [Gallery(others)])]
-    return [Gallery(sorted(drawn, key=lambda image: image.plot.wide))] if drawn else []
+        try:
+            drawn.append(plots.draw(name, results, tensors, about))
+        except NothingToPlotError as reason:
+            lacking += [] if name in RARE else [str(reason)]
+    return sorted(drawn, key=lambda plot: plot.wide), lacking
 
 
 def conclude(results: Results) -> str:
@@ -246,10 +229,10 @@ def _cards(results: Results) -> list[tuple[object, object, object]]:
 
 def _tables(heading: str, results: Results) -> list[Part]:
     makers = {
-        "Accuracy": (_rules, _domains, _ensemble),
+        "Accuracy": (_rules, _domains),
         "Classes": (_classes,),
         "Clients and their data": (_class_names, _roster),
-        "Prototypes": (_training,),
+        "Prototypes": (),
         "Bytes": (_bytes,),
     }
     return [part for make in makers[heading] for part in make(results)]
@@ -277,36 +260,20 @@ def _domains(results: Results) -> Iterator[Part]:
         yield Table(["domain", *map(term, rules)], rows, caption)
 
 
-def _ensemble(results: Results) -> Iterator[Part]:
-    ensemble = results.summary.get("ensemble")
-    if ensemble:
-        names = ("best", "last-5", "final")
-        rows = [["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows")]]
-        caption = "Accuracy in % of all clients' averaged class probabilities"
-        yield Table([term("ensemble"), *map(term, names), "samples"], rows, caption)
-
-
 def _classes(results: Results) -> Iterator[Part]:
-    """What takes every class alike, then accuracy by class, over all clients and by architecture."""
-    from protosphere.reports.plots import confusion_triples
+    """Accuracy by class, over all clients."""
+    from protosphere.reports.plots import ALL, confusion_triples
 
     rule, triples_by_label = confusion_triples(results)
     if not triples_by_label:
         return
+    figures = by_class(triples_by_label[ALL])
     rows: list[list[object]] = []
-    for label, triples in triples_by_label.items():
-        shares = [_in_percent(value) for value in macro(triples).values()]
-        rows.append([label, sum(number for *_, number in triples), *shares])
-    head = ["clients", "samples", term("macro accuracy"), term("macro F1")]
-    yield Table(head, rows, f"Mean over classes in %, by {rule}, in the last evaluation")
-    figures = [by_class(triples) for triples in triples_by_label.values()]
-    rows = []
     for number, name in enumerate(cut_apart(results.class_names, 40)):
-        key = str(number)
-        accuracies = [_in_percent(each[key]["accuracy"]) if key in each else None for each in figures]
-        rows.append([name, figures[0].get(key, {}).get("rows", 0), *accuracies])
+        figure = figures.get(str(number), {})
+        rows.append([name, figure.get("rows", 0), _in_percent(figure.get("accuracy"))])
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
-    table = Table(["class", "samples", *triples_by_label], rows, caption)
+    table = Table(["class", "samples", "accuracy"], rows, caption)
     yield Details(f"accuracy of the {len(rows)} classes", [table]) if len(rows) > MOST_NAMED else table
 
 
@@ -318,18 +285,6 @@ def _class_names(results: Results) -> Iterator[Part]:
         yield Details(f"the {len(names)} classes by number", [text])
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
         yield f"Note: {alone}."
-
-
-def _training(results: Results) -> Iterator[Part]:
-    """The figures of training that say whether the exchange could change anything, each with what it means."""
-    table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
-    rows = []
-    for name, meaning in MEANINGS.items():
-        if table[name].notna().all() and table[name].any():
-            rows.append([meaning.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", meaning.plain])
-    if rows:
-        head = ["figure", "first round", "last round", "what it means"]
-        yield Table(head, rows, "Training metrics, averaged over clients", words=(0, 3))
 
 
 def _roster(results: Results) -> Iterator[Part]:
@@ -421,27 +376,6 @@ def _settings(results: Results) -> list[Part]:
     if changed:
         first = Table(["setting", "value", "default"], changed, "Set for this run", (0, 1, 2))
     return [first, Details("all settings", [every])]
-
-
-def _origin(results: Results) -> Iterator[tuple[str, list[Part]]]:
-    """What was run: from the record of each start."""
-    starts = origins(results.folder)
-    if not starts:
-        return
-    labels = {"at": "started", "command": "command", "commit": "commit"}
-    rows: list[list[object]] = []
-    for place, start in enumerate(starts):
-        for key, name in labels.items():
-            if start.get(key):
-                rows.append([name if place == 0 else f"{name}, resumed", code(str(start[key]))])
-    for name in ("machine", "versions"):
-        record = starts[-1].get(name)
-        if isinstance(record, dict):
-            text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
-            rows.append([name, one_line(text, 500)])
-    if not starts[0].get("command"):
-        rows.insert(0, ["command", "started by Flower or in a notebook; see the settings below"])
-    yield "What was run", [Table(["", ""], rows, words=(0, 1))]
 
 
 def _percent(value: float | None) -> str | None:

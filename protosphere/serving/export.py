@@ -1,7 +1,6 @@
 """A trained client's model for use outside: one file with the program and what it means.
 
-The program takes inputs as they are (an image's pixels from 0 to 255) and needs no part of this project. Its rules are
-those of `prototypes/`, in operations that every format of programs has.
+The program takes inputs as they are (an image's pixels from 0 to 255) and needs no part of this project.
 """
 
 import importlib
@@ -22,14 +21,12 @@ from protosphere.core.files import replacing
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.labels import MISSING
 from protosphere.data.forms.table_schema import NUMBER, Column
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
 
 FORMATS = (".pt2", ".onnx")  # how a file's name ends; torch.export.load insists on the first
 METADATA = "metadata.json"
-OUTPUTS = ["scores", "features"]
 
 
 class Program(nn.Module):
@@ -38,8 +35,6 @@ class Program(nn.Module):
 
     mean: Tensor
     std: Tensor
-    mixing: Tensor
-    centre: Tensor
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
@@ -51,14 +46,12 @@ class Program(nn.Module):
         # registered, so that its weights are the program's
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self._rule, self._judge = rule, None
-        if rule in (RULE, POOL) and trained.judge:
-            encoder = trained.judge.encoder()
-            self.encoder, self._judge = encoder.network, trained.judge.scores
-            self.register_buffer("mixing", encoder.mixing)
-            self.register_buffer("centre", encoder.centre)
+        self._rule, self._judge = rule, trained.judge if rule in (RULE, POOL) else None
+        if self._judge is None:
+            self._score = _score_of(trained, rule)
         else:
-            self.score = _score_of(trained, rule)
+            encoder = self._judge.encoder()
+            self.encoder, self._mixing, self._centre = encoder.network, encoder.mixing, encoder.centre
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
@@ -67,12 +60,12 @@ class Program(nn.Module):
         shares = (torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs) / scale
         z = self._objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
         if self._judge is None:
-            return self.score(z).float(), z
+            return self._score(z).float(), z
         # a public encoder sees no figures of a client's rows
         features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
         h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
         radius = self._objective.settings.encoder_radius
-        scores: Tensor | None = self._judge(directions(h @ self.mixing.T - self.centre, radius))
+        scores: Tensor | None = self._judge.scores(directions(h @ self._mixing.T - self._centre, radius))
         if self._rule == POOL:
             scores = self._objective.pooled(self._state, z, scores)
         assert scores is not None
@@ -85,68 +78,26 @@ class Program(nn.Module):
         return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared)
 
 
-class Nearest(nn.Module):
-    """As `protosphere.prototypes.prediction.nearest_scores`."""
-
-    vectors: Tensor
-    present: Tensor
-
-    def __init__(self, vectors: Tensor, present: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("vectors", vectors)
-        self.register_buffer("present", present)
-
-    def forward(self, z: Tensor) -> Tensor:
-        """(n, d) -> (n, K)."""
-        return torch.where(self.present, -_squares(z, self.vectors).sqrt(), -torch.inf)
-
-
-class Discriminant(nn.Module):
-    """As `protosphere.prototypes.prediction.discriminant_scores`, its covariance inverted once."""
-
-    whitening: Tensor
-    centres: Tensor
-    frequencies: Tensor
-
-    def __init__(self, prototypes: PrototypeSet, covariance: Tensor, num_classes: int) -> None:
-        super().__init__()
-        assert prototypes.counts is not None
-        factor = torch.linalg.cholesky(covariance.double())
-        identity = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
-        self.register_buffer("whitening", torch.linalg.solve_triangular(factor, identity, upper=False).T)
-        vectors = prototypes.to(dtype=torch.float64).table(num_classes)[0]
-        self.register_buffer("centres", vectors @ self.whitening)
-        counts = torch.zeros_like(vectors[:, 0])
-        counts[prototypes.labels] = prototypes.counts.double()
-        # -inf of an absent class
-        self.register_buffer("frequencies", (counts / counts.sum()).log())
-
-    def forward(self, z: Tensor) -> Tensor:
-        """(n, d) -> (n, K) float64."""
-        return self.frequencies - _squares(z.double() @ self.whitening, self.centres) / 2
-
-
-def _squares(a: Tensor, b: Tensor) -> Tensor:
-    """Squared distances of rows (n, d) and (K, d): (n, K). ONNX has no cdist, and a matrix product cancels."""
-    return (a.unsqueeze(1) - b).square().sum(dim=2)
-
-
 def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
-    """What makes the rule's scores of features."""
+    """The function from features to the rule's scores."""
     state, objective = trained.state, trained.objective
-    local, covariance = state.prototypes, state.covariance
-    if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim, device=trained.device)):
+    if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim)):
         return lambda z: objective.scores(state, z)[rule]
     if rule == "global-prototypes" and state.table is not None:
-        return Nearest(*state.table)
-    if rule == "local-prototypes" and local is not None:
-        return Nearest(*local.table(objective.num_classes))
-    if rule == "discriminant" and local is not None and covariance is not None:
-        return Discriminant(local, covariance, objective.num_classes)
+        return _nearest(*state.table)
+    if rule == "local-prototypes" and state.prototypes is not None:
+        return _nearest(*state.prototypes.table(objective.num_classes))
     if rule == POOL:
         # before anything has come
         return lambda z: objective.pooled(state, z, None)
-    return lambda z: objective.logits(state, z)
+    if rule == "classifier":
+        return lambda z: objective.logits(state, z)
+    raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")
+
+
+def _nearest(vectors: Tensor, present: Tensor) -> Callable[[Tensor], Tensor]:
+    """As `protosphere.prototypes.prediction.nearest_scores`. ONNX has no cdist, and a matrix product cancels."""
+    return lambda z: torch.where(present, -(z.unsqueeze(1) - vectors).square().sum(dim=2).sqrt(), -torch.inf)
 
 
 def export(trained: Trained, output: Path, rule: str = "", force: bool = False) -> None:
@@ -167,13 +118,13 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
         raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
     rule_name = trained.chosen(rule)
     program = Program(trained, rule_name).eval().requires_grad_(False)
-    about = {METADATA: json.dumps(_metadata(trained, rule_name), indent=2)}
+    metadata = json.dumps(_metadata(trained, rule_name), indent=2)
     # two inputs, and that there may be any number of them
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
     write = _as_torch if output.suffix == ".pt2" else _as_onnx
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            content = write(program, example, sizes, about)
+            content = write(program, example, sizes, metadata)
     except Exception as error:
         # torch.onnx colours its words for a terminal
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
@@ -202,32 +153,30 @@ def _refuse_format(output: Path) -> None:
             ) from None
 
 
-def _as_torch(program: Program, example: Tensor, sizes: Any, about: dict[str, str]) -> bytes:
+def _as_torch(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
     exported = torch.export.export(program, (example,), dynamic_shapes=sizes, strict=False)
     for node in exported.graph.nodes:
         # where each step stands in files of this machine
         node.meta.pop("stack_trace", None)
     file = io.BytesIO()
-    torch.export.save(exported, file, extra_files=about)
+    torch.export.save(exported, file, extra_files={METADATA: metadata})
     return file.getvalue()
 
 
-def _as_onnx(program: Program, example: Tensor, sizes: Any, about: dict[str, str]) -> bytes:
+def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
     # it warns of what torch's own exporter writes
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
+    names: dict[str, Any] = {"input_names": ["inputs"], "output_names": ["scores", "features"]}
     # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
     options: dict[str, Any] = {"dynamo": True, "verbose": False, "optimize": False}
-    exported: Any = torch.onnx.export(
-        program, (example,), dynamic_shapes=sizes, input_names=["inputs"], output_names=OUTPUTS, **options
-    )
+    exported: Any = torch.onnx.export(program, (example,), dynamic_shapes=sizes, **names, **options)
     passes = importlib.import_module("onnx_ir.passes.common")
     # a buffer and a step may have the same name, which the optimiser would have seen to
     passes.NameFixPass()(exported.model)
     # where each step stands in files of this machine
     passes.ClearMetadataAndDocStringPass()(exported.model)
     model = exported.model_proto
-    for key, value in about.items():
-        model.metadata_props.add(key=key, value=value)
+    model.metadata_props.add(key=METADATA, value=metadata)
     return bytes(model.SerializeToString())
 
 
@@ -244,6 +193,15 @@ def _numbers(trained: Trained) -> InputTransform:
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
+    """What the program answers, whose it is, and what it takes, so that nobody has to guess."""
+    transform = _numbers(trained)
+    inputs: dict[str, Any] = {"shape": list(transform.shape), "values": "numbers as in the training data"}
+    if transform.pixels:
+        inputs["values"] = "pixels from 0 to 255"
+    elif transform.columns:
+        # NaN stands for a number that is missing
+        inputs = {"shape": list(transform.shape), "values": "the columns' features, in the order of `features`"}
+        inputs |= {"features": _features(transform.columns), "missing_words": list(MISSING)}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -252,30 +210,8 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
         "run": trained.run,
         "partition": trained.partition,
         "round": trained.made_in,
-        "input": _input(_numbers(trained)),
-        "outputs": OUTPUTS,
+        "input": inputs,
     }
-
-
-def _input(transform: InputTransform) -> dict[str, Any]:
-    """What the program takes, so that nobody has to guess; and what it does itself."""
-    about: dict[str, Any] = {"shape": list(transform.shape), "dtype": "float32"}
-    if transform.pixels:
-        channels = {1: "grey", 3: "RGB"}.get(transform.shape[0], "as in the training data")
-        layout = {"layout": "(n, channels, height, width)", "channels": channels, "resized": "bilinear, antialiased"}
-        about |= {"values": "pixels from 0 to 255", **layout}
-    elif transform.columns:
-        # NaN stands for a number that is missing
-        columns = {"columns": [column.as_json() for column in transform.columns], "missing_words": list(MISSING)}
-        about |= {
-            "values": "the columns' features, in the order of `features`",
-            "features": _features(transform.columns),
-        }
-        about |= columns
-    else:
-        about["values"] = "numbers as in the training data, in their order"
-    figures = {"scale": transform.scale, "mean": list(transform.mean), "std": list(transform.std)}
-    return about | {"done_by_the_program": {"formula": "(inputs / scale - mean) / std", **figures}}
 
 
 def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:

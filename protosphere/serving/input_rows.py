@@ -38,14 +38,12 @@ class GivenRows:
         labels: n class numbers; None where the file tells none.
         problems: why a row cannot be used, by its number; all others can.
         unknown: of a row with a category that no training row had, the columns, by its number.
-        notices: what of the file is passed over, a sentence each.
     """
 
     inputs: Tensor
     labels: list[int] | None
     problems: dict[int, str] = field(default_factory=dict)
     unknown: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
 
 
 def holds_rows(trained: Trained, path: Path) -> bool:
@@ -94,11 +92,10 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     schema = transform.columns
     if not schema:
         _refuse_form(path, "a table", transform)
-    settings = trained.objective.settings
     names = [column.name for column in schema]
     try:
         column_names = list(types_of(path))
-        label = _label_column(path, column_names, names, label_column, settings.label_column)
+        label = _label_column(path, column_names, names, label_column, trained.objective.settings.label_column)
         lacking = [name for name in names if name not in column_names]
         if lacking:
             raise SettingError(
@@ -112,17 +109,8 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
-    used_names = {*names, label, settings.group_column, settings.partition_column, settings.label_column}
-    unused_names = [name for name in column_names if name not in used_names]
-    return GivenRows(
-        torch.from_numpy(inputs),
-        labels_of(trained, path, table.column(label).to_pylist()) if label else None,
-        problems,
-        unknown,
-        (f"{path} has {_columns(unused_names)}, by which this client was not trained: not read.",)
-        if unused_names
-        else (),
-    )
+    labels = labels_of(trained, path, table.column(label).to_pylist()) if label else None
+    return GivenRows(torch.from_numpy(inputs), labels, problems, unknown)
 
 
 def _label_column(path: Path, columns: Sequence[str], features: Sequence[str], label_column: str, usual: str) -> str:
@@ -189,7 +177,7 @@ def _columns(names: Sequence[str]) -> str:
 def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRows:
     if transform.columns:
         _refuse_form(path, "arrays", transform)
-    inputs, labels, other_names = read_inputs(path, transform.shape)
+    inputs, labels, _ = read_inputs(path, transform.shape)
     pixels = transform.scale != 1
     if (inputs.dtype == np.uint8) != pixels:
         kind = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"
@@ -202,16 +190,7 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
         rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
     label_numbers = None if labels is None else labels_of(trained, path, labels.tolist())
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
-    problems = dict.fromkeys(wrong, "a value that is not finite in x")
-    used_names = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
-    unused_names = [name for name in other_names if name not in used_names]
-    return GivenRows(
-        rows,
-        label_numbers,
-        problems,
-        {},
-        (f"{path} has {', '.join(unused_names)} beside x and y: not read.",) if unused_names else (),
-    )
+    return GivenRows(rows, label_numbers, dict.fromkeys(wrong, "a value that is not finite in x"))
 
 
 def _in_shape(trained: Trained, transform: InputTransform, path: Path, inputs: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """A trained client as its store has it, without the data that it was trained on; and what it says of new inputs."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -201,8 +200,8 @@ class Answer:
     Attributes:
         source: the file, or the text itself.
         problem: why there is no answer, in a sentence; all that follows is empty then.
-        label: of the class that the rule answers. runner_up: the second, None where the rule knows no other class.
-        score, runner_up_score: by the rule; higher is better.
+        label: of the class that the rule answers.
+        score: by the rule; higher is better.
         confidence: the class's probability, None for a rule that has none.
         unknown: the columns of a row whose category no training row had.
     """
@@ -212,8 +211,6 @@ class Answer:
     label: int = -1
     score: float = -torch.inf
     confidence: float | None = None
-    runner_up: int | None = None
-    runner_up_score: float | None = None
     unknown: tuple[str, ...] = ()
 
 
@@ -288,22 +285,14 @@ def _answers_of(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterat
 def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
     """An answer, without a source, for each of some inputs (n, ...) as they are stored."""
     scores = trained.scores(rule, inputs).double().cpu()
-    best = scores.argmax(dim=1, keepdim=True)
-    other_scores = scores.scatter(1, best, -torch.inf)
-    second = other_scores.argmax(dim=1, keepdim=True)
-    shares = softmax(scores, dim=1).gather(1, best) if rule in WITH_PROBABILITIES else torch.full(best.shape, torch.nan)
-    columns = (best, scores.gather(1, best), shares, second, other_scores.gather(1, second))
-    return [
-        Answer(
-            "",
-            label=label,
-            score=score,
-            confidence=None if math.isnan(share) else share,
-            runner_up=None if math.isinf(next_score) else runner_up,
-            runner_up_score=None if math.isinf(next_score) else next_score,
-        )
-        for label, score, share, runner_up, next_score in zip(*(c.flatten().tolist() for c in columns), strict=True)
-    ]
+    best_scores, labels = scores.max(dim=1)
+    confidences: list[float | None] = [None] * len(scores)
+    if rule in WITH_PROBABILITIES:
+        confidences = list(softmax(scores, dim=1).amax(dim=1).tolist())
+    answers = []
+    for label, score, confidence in zip(labels.tolist(), best_scores.tolist(), confidences, strict=True):
+        answers.append(Answer("", label=label, score=score, confidence=confidence))
+    return answers
 
 
 def _image(transform: Transform, source: Input) -> Tensor:

@@ -133,15 +133,6 @@ def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_se
         assert (shown.nobodys, held + shown.shared) == (0, shown.train + shown.test)
 
 
-def test_rows_of_nobody(planned):
-    assert viewed(planned(TASKS["fewer rows"])).nobodys == 1797 - 200
-    shown = viewed(planned(TASKS["way-shot"]))
-    # official test rows are of all who hold their class
-    tested = {name for client in shown.clients for name, count in enumerate(client.counts) if count}
-    trained = sum(client.train + client.validation for client in shown.clients)
-    assert shown.nobodys == 120 - trained + 10 * (4 - len(tested))
-
-
 def test_the_data_set_is_described(planned):
     shown = viewed(planned(TASKS["mixed"]))
     assert shown.inputs == "images, 1 × 5 × 5 (channels × height × width)"

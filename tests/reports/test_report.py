@@ -12,12 +12,9 @@ from safetensors.torch import load_file
 from protosphere.core.terms import TERMS
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import MEANS
 from protosphere.record.summary import FIGURES
-from protosphere.reports import report as report_module
 from protosphere.reports.csv_files import as_csv
-from protosphere.reports.page import html, term
-from protosphere.reports.plots import accuracy_over_rounds, model_labels
+from protosphere.reports.plots import ALL, accuracy_over_rounds, confusion, model_labels
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
 from tests.reports.fabricated import fabricate
@@ -126,7 +123,6 @@ def test_figures_stand_as_the_summary_has_them(plain):
     assert f"{100 * summary['floor']['majority-class']:.1f} %" in text
     assert '"rounds"' not in text
     settings = text.split("Set for this run")[1].split("all settings")[0].split()
-    assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
     of_run = 'strategy "protonorm" "protosphere" rounds 3 20 feature-dim 6 64'
     assert settings == ["setting", "value", "default", *of_run.split()]
 
@@ -138,10 +134,6 @@ def test_figures_and_rules_have_the_glossarys_words_as_tooltips(plain):
     assert {TERMS[name].tooltip for name in shown} <= tooltips
     # for who cannot point at a word
     assert all(TERMS[rule].plain in outline(plain).text for rule in summary["rules"])
-
-
-def test_a_rule_of_a_method_of_somebody_has_no_tooltip():
-    assert html(term("<mine>")) == "&lt;mine&gt;"
 
 
 def table(folder, name):
@@ -232,16 +224,14 @@ def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
 def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
     models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
     everyone = [each for own in models.values() for each in own]
-    for whose, triples in {"all-clients": everyone, **models}.items():
+    for whose, triples in {"": everyone, **models}.items():
         expected = [[0] * 5 for _ in range(5)]
         for true, predicted, rows in triples:
             expected[true][predicted] += rows
-        drawn = table(plain, f"confusion-{whose}")
-        assert [[int(row[f"class {label}"]) for label in range(5)] for row in drawn] == expected
+        numbers = confusion(read_results(plain), whose or ALL).numbers
+        assert numbers.drop(columns="true class").to_numpy().tolist() == expected
     # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
-    text = " ".join(outline(plain).text.split())
-    assert "class samples all clients resnet8 tiny_cnn tiny_perceptron" in text
-    assert "class 4 13 69.2 75.0 75.0 60.0" in text
+    assert "class 4 13 69.2" in " ".join(outline(plain).text.split())
     # where each class alone was told there is the table, and where nothing was, neither
     lines = (plain / "metrics.jsonl").read_text().splitlines()
     for number, told in enumerate(([[0, 0, 3], [0, -1, 1]], None)):
@@ -254,22 +244,6 @@ def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path
         write_report(folder)
         assert not CONFUSION & pictures(folder)
         assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_what_was_run_is_told(plain, tmp_path):
-    folder = shutil.copytree(plain, tmp_path / "run")
-    assert "What was run" not in outline(folder).text
-    start = {"at": "2026-01-01T00:00:00Z", "command": "protosphere run", "commit": "0123abc-dirty"}
-    start |= {"versions": {"torch": "9.9"}, "machine": {"processor": EVIL, "gpus": ["A", "B"]}}
-    (folder / "origin.json").write_text(json.dumps([start, {"at": "2026-01-02T00:00:00Z", "command": ""}]))
-    write_report(folder)
-    text = " ".join(outline(folder).text.split("What was run")[1].split("Settings")[0].split())
-    for words in ("protosphere run", "0123abc-dirty", "started, resumed 2026-01-02"):
-        assert words in text
-    (folder / "origin.json").write_text(json.dumps([start]))
-    write_report(folder)
-    assert f"processor {EVIL}, gpus A, B" in outline(folder).text
 
 
 def test_many_clients_are_cut_and_the_page_stays_small(many):
@@ -294,30 +268,23 @@ PATH = "/srv/hospitals/team/project/nets.py:"
 
 def test_two_models_of_one_file_stay_two(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
-    names = dict(
-        zip(("tiny_cnn", "tiny_perceptron", "resnet8"), (PATH + "cnn", PATH + "mlp", "all clients"), strict=True)
-    )
+    # the last is called as the matrix of all
+    names = {"tiny_cnn": f"{PATH}cnn", "tiny_perceptron": f"{PATH}mlp", "resnet8": ALL}
     for file in ("roster.json", "metrics.jsonl"):
         text = (folder / file).read_text()
         for old, new in names.items():
             text = text.replace(f'"{old}"', f'"{new}"')
         (folder / file).write_text(text)
-    models = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
     write_report(folder)
-    # a matrix each, and all of them in the first; the last is of the model that is called so
-    files = ("all-clients", "nets-py-cnn", "nets-py-mlp", "all-clients-model")
-    drawn = {}
-    for place in files:
-        rows = table(folder, f"confusion-{place}")
-        drawn[place] = sum(int(value) for row in rows for name, value in row.items() if "true" not in name)
+    results = read_results(folder)
+    models = results.lines[-1]["confusion"]["models"]
     own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
-    assert drawn == dict(zip(files, [sum(own), *own], strict=True))
-    text = " ".join(outline(folder).text.split())
-    assert "class samples all clients nets.py:cnn nets.py:mlp all clients (model)" in text
-    assert "class 4 13 69.2" in text
+    drawn = []
+    for label in (ALL, "nets.py:cnn", "nets.py:mlp", f"{ALL} (model)"):
+        drawn.append(confusion(results, label).numbers.drop(columns="true class").to_numpy().sum())
+    assert drawn == [sum(own), *own]
     # no page shows where a file lies
-    assert PATH not in text
-    assert {row["model"] for row in table(folder, "accuracy-by-client")} == set(names.values())
+    assert PATH not in outline(folder).text
     svg = (folder / "pictures" / "accuracy-by-client.svg").read_text()
     assert "nets.py:mlp<" in svg
     assert "nets.py:cnn<" in svg
@@ -331,27 +298,9 @@ def test_models_of_one_name_in_two_files_stay_two():
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_parts_of_a_loss_keep_their_names_in_the_file(plain, tmp_path):
-    folder = shutil.copytree(plain, tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    parts = {
-        "the distance to the anchors of the others": 1.0,
-        "the distance to the anchors of its own": 2.0,
-        "total": 3.0,
-    }
-    for line in lines[1:]:
-        line["training"]["loss"] |= parts
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report(folder)
-    (row, *_) = table(folder, "loss-over-rounds")
-    assert [float(row[name]) for name in list(parts)[:2]] == [1.0, 2.0]
-    assert (float(row["part total"]), float(row["total"])) == (3.0, lines[1]["training"]["loss"]["loss"])
-
-
 # --- real runs ------------------------------------------------------------------------------------------------------
 
-LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
+LACKING = {"protonorm": set()}
 
 
 @pytest.mark.parametrize(
@@ -359,13 +308,12 @@ LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
     [
         {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
         {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 5, "fraction-train": 0.5},
-        {"strategy": "protosphere"},
         {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "float16"},
     ],
     ids=lambda settings: settings.get("dataset", settings["strategy"]),
 )
 def test_real_runs_have_reports(run, settings, request):
-    if settings["strategy"] in ("gfpl", "protosphere"):
+    if settings["strategy"] == "gfpl":
         request.getfixturevalue("undrawn")
     folder = run(settings)
     write_report(folder)

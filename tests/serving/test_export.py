@@ -33,7 +33,6 @@ CASES = {
     "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, [""]),
     "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes"]),
     "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
-    "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
     "encoder": (ASKED["fedcgs"], [""]),
     "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
     "pool": (ASKED["protosphere"], [""]),
@@ -109,13 +108,12 @@ def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tm
     absent = sorted(set(range(10)) - set(trained.state.prototypes.labels.tolist()))
     assert absent
     stored, inputs = inputs_for(trained, 3)
-    for rule in ("local-prototypes", "discriminant"):
-        export(trained, tmp_path / "model.pt2", rule=rule, force=True)
-        program = torch.export.load(tmp_path / "model.pt2").module()
-        scores = program(torch.from_numpy(inputs))[0]
-        assert scores.dtype == torch.float32
-        assert bool((scores[:, absent] == -torch.inf).all())
-        torch.testing.assert_close(scores, trained.scores(rule, stored).float(), rtol=1e-4, atol=1e-4)
+    export(trained, tmp_path / "model.pt2", rule="local-prototypes")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    scores = program(torch.from_numpy(inputs))[0]
+    assert scores.dtype == torch.float32
+    assert bool((scores[:, absent] == -torch.inf).all())
+    torch.testing.assert_close(scores, trained.scores("local-prototypes", stored).float(), rtol=1e-4, atol=1e-4)
 
 
 def test_one_file_tells_names_and_rule(client_of, tmp_path):
@@ -125,25 +123,12 @@ def test_one_file_tells_names_and_rule(client_of, tmp_path):
     torch.export.load(tmp_path / "model.pt2", extra_files=extra)
     about = json.loads(extra[METADATA])
     assert about["class_names"] == list("0123456789")
-    assert about["input"] == {
-        "shape": [1, 8, 8],
-        "dtype": "float32",
-        "values": "pixels from 0 to 255",
-        "layout": "(n, channels, height, width)",
-        "channels": "grey",
-        "resized": "bilinear, antialiased",
-        "done_by_the_program": {
-            "formula": "(inputs / scale - mean) / std",
-            "scale": 16.0,
-            "mean": list(trained.transform.mean),
-            "std": list(trained.transform.std),
-        },
-    }
+    assert about["input"] == {"shape": [1, 8, 8], "values": "pixels from 0 to 255"}
     told = [about[name] for name in ("rule", "model", "strategy", "run", "partition", "round")]
     assert told == ["local-prototypes", "tiny_perceptron", "protonorm", trained.run, 0, 2]
 
 
-@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("fedproto", "discriminant"), ("pool", "")])
+@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("pool", "")])
 def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name, rule):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
@@ -200,7 +185,6 @@ def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answer
     ]
     assert about["features"] == features
     assert about["shape"] == [len(features)]
-    assert about["done_by_the_program"]["mean"] == list(trained.transform.mean)
     # an age or a job that is missing, a ward that nobody had, spaces, and all else as it comes
     strange = frame[:40].drop(columns="outcome").assign(ward=["east", " south ", *frame["ward"][2:40]])[::-1]
     strange = strange[["dose", "job", "age", "ward"]]
@@ -236,27 +220,12 @@ def test_what_onnx_lacks_or_cannot_express_is_told_and_nothing_is_written(client
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_a_file_that_is_there_stays_unless_it_may_go(client_of, tmp_path):
-    trained = client_of()
-    output = tmp_path / "out" / "model.pt2"
-    with pytest.raises(SettingError, match=r"model\.pt2 cannot be written \(No such file or directory\)"):
-        export(trained, output)
-    output.parent.mkdir()
-    output.write_text("mine")
-    with pytest.raises(SettingError, match=r"model\.pt2 is there already"):
-        export(trained, output)
-    assert output.read_text() == "mine"
-    export(trained, output, force=True)
-    assert output.read_bytes()[:2] == b"PK"
-    assert [path.name for path in output.parent.iterdir()] == ["model.pt2"]
-
-
 @pytest.mark.parametrize(
     ("name", "asked", "words"),
     [
         ("model.bin", {}, r"model.bin does not end in \.pt2 or \.onnx"),
-        ("model", {}, "does not end in"),
         ("model.pt2", {"rule": "etf"}, "rule 'etf'"),
+        ("model.pt2", {"rule": "discriminant"}, "the rule `discriminant` cannot be exported"),
     ],
 )
 def test_what_cannot_be_asked_for(client_of, tmp_path, name, asked, words):
