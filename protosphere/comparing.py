@@ -331,7 +331,7 @@ class Comparison:
         if over not in plots.CAPTIONS:
             raise SettingError(f"over is {shown(over)}, but it is {', '.join(plots.CAPTIONS)}.")
         once, trials, _ = self._finished()
-        label = _find_row(once, row)
+        label = _find("row", row, [each.label for each in once.rows])
         return plots.over(once, trials, label, over, f"accuracy-over-{over}")
 
     def plot_varied(self, setting: str = "", row: str = "") -> "Plot":
@@ -352,7 +352,8 @@ class Comparison:
         from protosphere.comparison import plots
 
         once, trials, _ = self._finished()
-        name, label = _find_setting(once, setting_name(setting)), _find_row(once, row)
+        name = _find("varied setting", setting_name(setting), settings_varied(once))
+        label = _find("row", row, [each.label for each in once.rows])
         return plots.by_value(once, trials, label, name, f"accuracy-by-{name}")
 
     def report(self) -> Report:
@@ -372,32 +373,15 @@ class Comparison:
         return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
 
 
-def _find_row(comparison: ComparisonSpec, row: str) -> str:
-    """The label of a row, "" for the first.
+def _find(word: str, name: str, names: Sequence[str]) -> str:
+    """One of these names, "" for the first.
 
     Raises:
-        SettingError: there is none such.
+        SettingError: it is none of them, or there are none.
     """
-    labels = [entry.label for entry in comparison.rows]
-    if row and row not in labels:
-        raise SettingError(f"row is {shown(row)}, but the rows are {'; '.join(labels)}.")
-    return row or labels[0]
-
-
-def _find_setting(comparison: ComparisonSpec, setting: str) -> str:
-    """A setting that is varied, "" for the first.
-
-    Raises:
-        SettingError: it is not, or none is.
-    """
-    names = settings_varied(comparison)
-    if not names:
-        raise SettingError(
-            "no setting is varied in this comparison; give it `vary`, as in {'protonorm.gamma': [1, 10]}."
-        )
-    if setting and setting not in names:
-        raise SettingError(f"setting is {shown(setting)}, but what is varied is {', '.join(names)}.")
-    return setting or names[0]
+    if not names or name not in ("", *names):
+        raise SettingError(f"{word} is {shown(name)}, but this comparison has: {'; '.join(names) or 'none'}.")
+    return name or names[0]
 
 
 def _values(name: str, table: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:
@@ -431,7 +415,7 @@ def _data_entry(item: Any) -> Any:
 
 
 def _method_entry(entry: Any) -> Any:
-    """A method's entry with the name of a `Method` that can be imported in its place."""
+    """A method as a comparison's file would have it; objects are refused, since a trial has a process of its own."""
     if not isinstance(entry, str | Mapping):
         entry = {"strategy": entry}
     if isinstance(entry, Mapping) and "strategy" in entry:

@@ -3,6 +3,8 @@ and how far it lies from the baseline."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,25 +39,19 @@ def plots_of(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[str, list[
     plots: dict[str, list[Plot]] = {}
     for number, row in enumerate(comparison.rows, start=1):
         made: list[Plot] = []
-        makers: dict[str, Any] = {"differences": lambda label, name: differences(comparison, frame, label, name)}
+        makers: dict[str, Any] = {"differences": differences}
         for setting in settings_varied(comparison):
-            makers[f"accuracy-by-{setting}"] = _maker(by_value, comparison, frame, setting)
+            makers[f"accuracy-by-{setting}"] = partial(by_value, setting=setting)
         for method in crossed_methods(comparison):
-            makers[f"accuracy-of-{plain_name(method, 40)}"] = _maker(heat_map, comparison, frame, method)
+            makers[f"accuracy-of-{plain_name(method, 40)}"] = partial(heat_map, method=method)
         for kind in CAPTIONS:
-            makers[f"accuracy-over-{kind}"] = _maker(over, comparison, frame, kind)
+            makers[f"accuracy-over-{kind}"] = partial(over, kind=kind)
         for name, make in makers.items():
-            try:
-                made.append(make(row.label, f"{name}-row{number}"))
-            except NothingToPlotError:
-                continue
+            with suppress(NothingToPlotError):
+                made.append(make(comparison, frame, row.label, name=f"{name}-row{number}"))
         if made:
             plots[row.label] = made
     return plots
-
-
-def _maker(draw: Any, comparison: ComparisonSpec, frame: pd.DataFrame, what: str) -> Any:
-    return lambda row, name: draw(comparison, frame, row, what, name)
 
 
 # --- over what it took ------------------------------------------------------------------------------------------

@@ -142,11 +142,11 @@ def test_a_row_is_called_after_what_the_settings_make_of_it(tmp_path, file, sett
     ("more", "settings", "words"),
     [
         (PARTITION, "alpha=0.5", r"setting `alpha` may be what the labels of the partitions say \(Dirichlet 0.1\)"),
-        ("", 'inference="classifier"', 'setting `inference` is one of the method "Local, by its classifier"'),
+        ("", 'inference="classifier"', 'setting `inference` is one of the method "Local'),
     ],
 )
 def test_names_that_would_no_longer_be_true_are_refused(tmp_path, more, settings, words):
-    method = '[{ label = "Local, by its classifier", strategy = "local", inference = "classifier" }]'
+    method = '[{ label = "Local (by its classifier)", strategy = "local", inference = "classifier" }]'
     with pytest.raises(SettingError, match=words):
         resolved(ONE_ROW.replace('["local"]', method) + more, settings, tmp_path)
 

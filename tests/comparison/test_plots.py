@@ -53,15 +53,6 @@ def test_bands_end_at_none_and_all_of_the_samples(axes):
     assert {(x, round(y, 9)) for x, y in edges} == {(0, 0), (0, 14), (1, 40), (1, 60), (2, 92), (2, 100)}
 
 
-@pytest.mark.parametrize(("lowest", "name"), [(30, "(30.0 %, below)"), (90, "(90.0 %)"), (99, "(99.0 %, above)")])
-def test_the_majority_class_makes_the_axis_no_longer(axes, lowest, name):
-    high = pd.DataFrame({"round": [0, 1, 2], "mean": [0.9, 0.92, 0.94], "std": np.nan})
-    draw_curves(axes, {"a": high, "b": high.assign(mean=high["mean"] - 0.01)}, "round", lowest)
-    # curves from 89 to 94, and a twentieth around them
-    assert axes.get_ylim() == pytest.approx((88.75, 94.25))
-    assert [line.get_gid() for line in axes.lines] == ["a", "b", f"majority class {name}"]
-
-
 def frame(accuracies):
     rows = [
         ("digits", method, seed, value) for method, values in accuracies.items() for seed, value in enumerate(values)
