@@ -25,8 +25,6 @@ from tests.payloads import payload
 
 CLASSES, DIM = 4, 3
 OF_THE_RUN = "of the run"  # in place of the digest of settings that the run has
-LEFT = object()  # an answer: the node has left, and Flower takes no message for it
-SILENCE = None
 
 
 class Clock:
@@ -43,8 +41,8 @@ class Clock:
 
 
 class ScriptedGrid(Grid):
-    """Asks `answer(partition, message)` when a message is pushed. It gives records, an Error, SILENCE, LEFT, or a pair
-    (seconds until the reply arrives, one of those)."""
+    """Asks `answer(partition, message)` when a message is pushed. It gives records, an Error, None for silence, or a
+    pair (seconds until the reply arrives, one of those)."""
 
     simulated = False
 
@@ -65,10 +63,8 @@ class ScriptedGrid(Grid):
         partition = next(p for p, node in self.nodes.items() if node == message.metadata.dst_node_id)
         answer = self.answer(partition, message)
         after, content = answer if isinstance(answer, tuple) else (0.0, answer)
-        if content is LEFT:
-            return None
         message_id = next(self._ids)
-        if content is not SILENCE:
+        if content is not None:
             self._due.append((self.clock.now + after, message_id, _reply(message, message_id, content)))
         return message_id
 
@@ -279,5 +275,5 @@ def say(caplog):
 
 @pytest.fixture
 def script():
-    """The words of a script."""
-    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, empty=RecordDict, Grid=ScriptedGrid)
+    """`Grid`: the class of a script's grids."""
+    return SimpleNamespace(Grid=ScriptedGrid)
