@@ -51,9 +51,9 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
     return arrange(str(path), arrays, class_names, columns, alone)
 
 
-def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
-    """What a `.npz` file holds for a model: `x` as it is stored, `y` as it stands there if it has one, and the names of
-    all else, which nobody reads. Rows of `x` may hold values that are not finite.
+def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """What a `.npz` file holds for a model: `x` as it is stored, and `y` as it stands there if it has one. Rows of `x`
+    may hold values that are not finite.
 
     Args:
         shape: of one input of the model; it says which axis of images has the channels, where the file does not.
@@ -61,7 +61,7 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     Raises:
         DataError: the file cannot be read, lacks x, or has no rows of values there.
     """
-    arrays, other_names = _load_archive(path, ["x", "y", "axes"])
+    arrays, _ = _load_archive(path, ["x", "y", "axes"])
     if "x" not in arrays:
         raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
     x = arrays["x"]
@@ -73,7 +73,7 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     x = _store_inputs(str(path), "x", x, axes, alone=True)
     if "y" in arrays and arrays["y"].shape != (len(x),):
         raise DataError(f"{str(path)!r} has y of shape {arrays['y'].shape} beside {len(x)} rows in x: one label a row.")
-    return x, arrays.get("y"), other_names
+    return x, arrays.get("y")
 
 
 def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:

@@ -177,7 +177,7 @@ def _columns(names: Sequence[str]) -> str:
 def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRows:
     if transform.columns:
         _refuse_form(path, "arrays", transform)
-    inputs, labels, _ = read_inputs(path, transform.shape)
+    inputs, labels = read_inputs(path, transform.shape)
     pixels = transform.scale != 1
     if (inputs.dtype == np.uint8) != pixels:
         kind = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"

@@ -61,8 +61,8 @@ def test_rows_of_any_shape_and_type_are_stored_as_they_are(shape, dtype, axes, r
 )
 def test_of_a_models_rows_its_shape_says_where_the_channels_are(given, shape, row, tmp_path):
     x = RNG.integers(0, 256, given).astype("uint8" if len(given) == 4 else "float32")
-    inputs, labels, others = read_inputs(saved(tmp_path / "x.npz", x=x, y=Y, site=Y), shape)
-    assert (inputs.shape, labels.tolist(), others) == ((6, *row), Y.tolist(), ("site",))
+    inputs, labels = read_inputs(saved(tmp_path / "x.npz", x=x, y=Y, site=Y), shape)
+    assert (inputs.shape, labels.tolist()) == ((6, *row), Y.tolist())
     last = len(given) == 4 and row != given[1:]
     assert np.array_equal(inputs, np.moveaxis(x, 3, 1) if last else x.reshape(inputs.shape))
 
