@@ -65,6 +65,36 @@ def test_a_cell_leaves_its_run_in_the_comparison_and_no_model_unless_asked(asked
     assert said[1:] == (run / "run.log").read_text().splitlines()
 
 
+def _send_when_asked(sender, asked):
+    asked.wait()
+    sender.send("")
+
+
+def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
+    _, _, order = asked()
+    executor = Processes([{}])
+    receiver, sender = executor._context.Pipe(duplex=False)
+    due = executor._context.Event()
+    process = executor._context.Process(target=_send_when_asked, args=(sender, due))
+    process.start()
+    sender.close()
+
+    class Receiver:
+        """The pipe, whose writer sends its answer and ends as soon as it was looked at."""
+
+        def poll(self):
+            is_there = receiver.poll()
+            due.set()
+            process.join(60)
+            return is_there
+
+        def recv(self):
+            return receiver.recv()
+
+    answers = [executor.failure((process, Receiver(), order)) for _ in range(2)]
+    assert answers == [None, ""]
+
+
 def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked):
     folder, _, order = asked()
     shutil.rmtree(folder.path)
