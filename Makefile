@@ -107,7 +107,7 @@ tables: $(READY)
 	done
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak -s tests/soak
+	$(BIN)/python -m pytest -m soak -s tests/soak tests/integration/test_gpu_check.py
 
 # every warning is an error; what it makes needs no server and is searched without a network
 docs: $(READY)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--size", "small"]
 
 
+@pytest.mark.soak
 def test_every_step_prints_its_results():
     output = subprocess.run(COMMAND, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", output, re.MULTILINE)

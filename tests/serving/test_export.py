@@ -31,9 +31,8 @@ for name in ("protosphere", "flwr"):
 # settings of a run -> the rules to export of it, "" the client's own
 CASES = {
     "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, [""]),
-    "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes"]),
-    "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
-    "encoder": (ASKED["fedcgs"], [""]),
+    "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes", "classifier"]),
+    "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, [""]),
     "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
     "pool": (ASKED["protosphere"], [""]),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
