@@ -206,7 +206,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         SettingError: the run names a file of this site, or what cannot take texts. ModelError: no such encoder.
     """
     model_data = data
-    settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder") or text(node, "privacy-encoder"))
+    settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder"))
     name = site_encoder or settings.encoder
     if has_place(name) and not site_encoder and not simulated:
         raise SettingError(

@@ -102,7 +102,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities | --warm | \
+            --privacy-delta | --encoder | --trusted-entities | --warm | \
             --allow-app)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
@@ -124,7 +124,7 @@ while [ $# -gt 0 ]; do
         --strategy) strategy=$2 ;;
         --privacy-epsilon) epsilon=$2 ;;
         --privacy-delta) delta=$2 ;;
-        --encoder | --privacy-encoder) encoder=$2 ;;
+        --encoder) encoder=$2 ;;
         --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;

@@ -119,8 +119,8 @@ class Client:
         return transform.columns if isinstance(transform, InputTransform) else ()
 
     def export(self, output: str | os.PathLike[str], rule: str = "", force: bool = False) -> Path:
-        """Write the model as one file that needs nothing of this project, with its prototypes, class names and the way
-        from stored samples to its inputs.
+        """Write the model as one file that needs nothing of this project, with its class names and what its inputs
+        are.
 
         >>> run.client(0).export(run.folder / "model.pt2", rule="classifier").name
         'model.pt2'

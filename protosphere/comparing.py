@@ -405,6 +405,8 @@ def _data_entry(item: Any) -> Any:
     Raises:
         SettingError: a sequence that is neither names nor arrays. DataError: arrays that are no data set.
     """
+    if hasattr(item, "__array__"):
+        raise SettingError("datasets has an array by itself; give each data set as a pair, as in datasets=[(x, y)].")
     entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
     if is_arrays(entry.get("dataset")) and "label" not in entry:
         # what their file is called has no meaning for anybody

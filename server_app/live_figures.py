@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from protosphere.core.errors import SettingError
@@ -70,6 +71,9 @@ class Tracker(Callback):
             self._is_open = False
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             log.warning("warning: %s gets no more metrics of this run (%s); metrics.jsonl has all", self.name, reason)
+            # what is still open would be in the way of this process's next run
+            with suppress(Exception):
+                self.close(False)
 
     def open(self, run: RunView) -> None:
         """Begin, with the run's settings."""
@@ -111,6 +115,9 @@ class WeightsAndBiases(Tracker):
     def open(self, run: RunView) -> None:
         import wandb
 
+        # it would ask the terminal for a key, and wait
+        if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
+            raise PermissionError("it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none")
         self._tracked: Any = wandb.init(
             project=PROJECT,
             id=run.folder.name,

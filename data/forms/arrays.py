@@ -163,7 +163,8 @@ def _to_cells(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) 
         raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
     # what Arrow has no kernel for: truths as classes, fractions of other widths, bytes
     types = {"b": np.dtype(np.int64), "f": np.dtype(np.float64), "S": np.dtype(str)}
-    return _to_chunks(values.astype(types.get(values.dtype.kind, values.dtype)))
+    # nor for another machine's order of bytes
+    return _to_chunks(values.astype(types.get(values.dtype.kind, values.dtype.newbyteorder("="))))
 
 
 def _to_chunks(values: np.ndarray) -> pyarrow.ChunkedArray:

@@ -69,6 +69,7 @@ def read_folder(root: Path) -> Folder:
     """
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
+    _refuse_json_lines(root)
     if root.is_dir():
         tables = _tables(root) or _tables(root / "data")
         folder = _table_folder(root, tables) if tables else _image_folder(root)
@@ -85,6 +86,19 @@ def read_folder(root: Path) -> Folder:
     for path in (*folder.train, *folder.test) if folder.format != "images" else ():
         refuse_irregular(path)
     return folder
+
+
+def _refuse_json_lines(root: Path) -> None:
+    """Earlier versions read them; a test table of that form would now be missed in silence."""
+    files = [root]
+    if root.is_dir():
+        files = [path for path in (*root.glob("*.jsonl"), *root.glob("data/*.jsonl")) if is_visible(path)]
+    for path in files:
+        if path.suffix in (".json", ".jsonl"):
+            raise DataError(
+                f"{str(path)!r} is no CSV or parquet file: JSON lines are no longer read; "
+                "`pandas.read_json(FILE, lines=True).to_parquet(OTHER)` converts them."
+            )
 
 
 def refuse_unlisted(folder: Folder, which: Listed) -> None:

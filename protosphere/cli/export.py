@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write a client's model as one file for use elsewhere.
 
-    It also holds the prototypes and class names, and runs without Protosphere; docs/predict.md shows how.
+    It also holds the class names and describes its inputs, and runs without Protosphere; docs/predict.md shows how.
 
     Exits 0 if the file was written, else 2.
     """

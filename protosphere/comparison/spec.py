@@ -349,6 +349,8 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
                 "stand in [settings]."
             ) from None
         if first["type"] in ("too_short", "missing"):
+            if len(first["loc"]) > 1:
+                raise SettingError(f"`{key}` lacks `{first['loc'][-1]}`; give each of its tables one.") from None
             raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.") from None
         raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.") from None
 

@@ -42,7 +42,7 @@ class StorageError(DataError):
 
 
 class CodeError(DataError):
-    """A user's own code for data or a partition is wrong."""
+    """A user's own code for data is wrong."""
 
     public = "code of its own failed: correct the line there"
 

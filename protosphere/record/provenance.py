@@ -80,10 +80,18 @@ def command_of(arguments: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def commit_of(folder: str) -> str:
-    """The commit of the git repository that a folder is in; "" where there is none."""
+    """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
+    where there is none."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit and _git(folder, "status", "--porcelain", "-uno"):
+        commit += "-dirty"
+    return commit
+
+
+def _git(folder: str, *arguments: str) -> str:
     try:
         # without locks: it only looks
-        command = ["git", "--no-optional-locks", "-C", folder, "rev-parse", "HEAD"]
+        command = ["git", "--no-optional-locks", "-C", folder, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -328,6 +328,8 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     """
     if isinstance(source, Path):
         refuse_irregular(source, LARGEST_ROW)
+        if source.suffix in (".json", ".jsonl"):
+            raise DataError(f"{source} is no text: JSON lines are no longer read; write CSV or parquet.")
     try:
         text = source.read_text("utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:

@@ -110,3 +110,9 @@ def test_arrays_are_written_once_a_content_for_this_user_alone(tmp_path):
     with pytest.raises(DataError, match="cannot be written"):
         write_arrays(tmp_path / "file", {"x": X, "y": Y})
     assert Recipe(str(first)).key() != Recipe(str(first), Columns(group="file")).key()
+
+
+def test_class_numbers_of_another_machines_byte_order_are_read(tmp_path):
+    labels = np.arange(20) % 2
+    np.savez(tmp_path / "mine.npz", x=np.ones((20, 3), np.float32), y=labels.astype(">i4"))
+    assert read_arrays(tmp_path / "mine.npz", (), Columns()).labels.tolist() == labels.tolist()

@@ -19,6 +19,7 @@ from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.decode import Recipe, decode
 from protosphere.data.domains import open_all
 from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.folders import read_folder
 from protosphere.data.forms.sources import HUB
 from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
@@ -383,3 +384,13 @@ def test_hub_data_sets(name, tmp_path, monkeypatch):
     assert data.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
     assert data.train_rows == 6
     assert decoded(HUB[name][0], tmp_path).key == data.key
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.json", "folder/train.csv"])
+def test_json_lines_are_refused_with_what_takes_their_place_also_beside_a_table(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x,label\n1,a\n")
+    (path.parent / "test.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match="JSON lines are no longer read"):
+        read_folder(path.parent if name.endswith("csv") else path)

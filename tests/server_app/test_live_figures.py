@@ -34,7 +34,13 @@ def calls(monkeypatch):
         calls.append(("open", options["config"]["rounds"], options["id"]))
         return types.SimpleNamespace(log=note("log"), finish=note("close"))
 
-    module(monkeypatch, "wandb", init=init, Settings=dict)
+    online = types.SimpleNamespace(settings=types.SimpleNamespace(mode="online"))
+
+    def login(**options):
+        calls.append(("login", options["prompt"]))
+        return True
+
+    module(monkeypatch, "wandb", init=init, Settings=dict, setup=lambda: online, login=login)
     module(
         monkeypatch,
         "mlflow",
@@ -64,9 +70,10 @@ def test_tensorboard_reads_what_metrics_jsonl_holds_over_a_resume(run):
 
 def test_wandb_and_mlflow_get_settings_and_one_step_a_round(run, calls):
     folder = run({"wandb": True})
-    assert calls[0] == ("open", 2, folder.name)
+    # nobody is asked for a key
+    assert calls[:2] == [("login", False), ("open", 2, folder.name)]
     lines = RunFolder(folder).lines()
-    assert calls[1:-1] == [("log", scalars(line), {"step": line["round"]}) for line in lines]
+    assert calls[2:-1] == [("log", scalars(line), {"step": line["round"]}) for line in lines]
     assert calls[-1] == ("close", {"exit_code": 0})
     calls.clear()
     folder = run({"mlflow": "http://x:1"})
