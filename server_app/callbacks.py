@@ -90,37 +90,6 @@ class EarlyStopping(Callback):
         return self._rounds_without_rise < self._patience
 
 
-class CollapseWarning(Callback):
-    """Warns where features collapse: the mean norm of the prototypes has fallen far below that of the first round."""
-
-    def on_start(self, run: RunView) -> bool:
-        self._first_norm: float | None = None
-        for line in run.folder.lines(with_clients=False):
-            self._note(line)
-        return True
-
-    def _note(self, line: Mapping[str, Any]) -> float | None:
-        """The norm of a line's round; the first of a run is remembered."""
-        norm: float | None = line.get("server", {}).get("prototype_norm")
-        if self._first_norm is None:
-            self._first_norm = norm
-        return norm
-
-    def on_round(self, line: Mapping[str, Any]) -> bool:
-        norm = self._note(line)
-        first = self._first_norm
-        if norm is not None and first is not None and norm < first / 3:
-            log.warning(
-                "warning: round %d: the mean norm of the prototypes has fallen from %.3g in the first round with "
-                "uploads to %.3g: the features collapse; if the loss pulls them to prototypes, lower "
-                "`prototype-weight` or spread the targets",
-                line["round"],
-                first,
-                norm,
-            )
-        return True
-
-
 class CallOnRound(Callback):
     """Hands each line to a function, whose False ends the run."""
 
@@ -135,7 +104,7 @@ class CallOnRound(Callback):
 
 def callbacks_of(settings: Settings, on_round: OnRound | None) -> Sequence[Callback]:
     """Those that a run has by its settings, and the one that its caller gave."""
-    callbacks: list[Callback] = [CollapseWarning()]
+    callbacks: list[Callback] = []
     if settings.stop_patience:
         callbacks.append(EarlyStopping())
     if settings.tensorboard or settings.wandb or settings.mlflow:

@@ -566,7 +566,6 @@ class PrototypeStrategy(Strategy):
         with limited_threads(1):
             capped_uploads, warnings = self.believed.uploads(uploads)
             outcome = aggregated(self.half, capped_uploads, self.state.method, server_round, self.run.exchange.down)
-            norm = self.half.feature_norm(uploads)
         for warning in (*warnings, *outcome.warnings):
             log.warning("warning: round %d: %s", server_round, warning)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
@@ -578,7 +577,7 @@ class PrototypeStrategy(Strategy):
             self.held.made = server_round
         if self.run.exchange.pointwise:
             self._save_snapshot(server_round, uploads, outcome)
-        return self._list_figures(outcome, norm)
+        return self._list_figures(outcome)
 
     def _save_snapshot(self, server_round: int, uploads: Mapping[int, Payload], outcome: Outcome) -> None:
         """Keep the prototypes that came and went in this round, for the report."""
@@ -591,12 +590,12 @@ class PrototypeStrategy(Strategy):
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
-    def _list_figures(self, outcome: Outcome, norm: float | None) -> dict[str, Any]:
+    def _list_figures(self, outcome: Outcome) -> dict[str, Any]:
         """The server's figures of a round."""
         separation = {}
         if self.run.exchange.pointwise:
             separation = snapshots.separation_of(self.half.expand(outcome.downloads), self.half.scales[0])
-        all_figures = {**outcome.figures, "prototype_norm": norm, **separation}
+        all_figures = {**outcome.figures, **separation}
         # JSON has no infinity
         return {
             name: None if isinstance(figure, float) and not math.isfinite(figure) else figure

@@ -27,7 +27,7 @@ from protosphere.wire.parts import PROTOTYPES as PROTOTYPES
 from protosphere.wire.parts import Exchange as Exchange
 from protosphere.wire.parts import Part as Part
 from protosphere.wire.payloads import EVERYONE as EVERYONE
-from protosphere.wire.payloads import Identity, Payload, class_vectors, mean_norm
+from protosphere.wire.payloads import Identity, Payload, class_vectors
 from protosphere.wire.payloads import prototypes_of as prototypes_of
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
@@ -334,8 +334,8 @@ class ServerHalf:
     """The server half of a method: plain values in and out. A method overrides `aggregate`, rarely more.
 
     Before round 1 the server calls `check` with K and d, and `begin`. A round calls `download` for each client that
-    trains, `expected_parts` and `contradiction` for what comes up, `aggregate`, `feature_norm`, and `download` once
-    more for each client that is evaluated.
+    trains, `expected_parts` and `contradiction` for what comes up, `aggregate`, and `download` once more for
+    each client that is evaluated.
 
     Attributes:
         settings, options: the run's.
@@ -443,10 +443,6 @@ class ServerHalf:
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """What a report shows as global prototypes, where none go down as such."""
         return None
-
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
-        """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
-        return mean_norm(uploads)
 
 
 @dataclass(frozen=True)

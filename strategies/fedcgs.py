@@ -176,10 +176,6 @@ class FedCGS(m.ServerHalf):
         """mu_j, which go down as part of the discriminant."""
         return class_means_of(state) if "sums" in state else None
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: an encoder's features cannot collapse."""
-        return None
-
 
 def _read_statistics(partition: int, upload: m.Payload) -> Statistics:
     """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""

@@ -105,10 +105,6 @@ class FedDistill(m.ServerHalf):
                 downloads[partition] = {m.PROTOTYPES.name: _average_others(sums, holders, upload)}
         return m.Outcome({}, downloads)
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: outputs do not tell it."""
-        return None
-
 
 def _average_others(sums: Tensor, holders: Tensor, upload: m.PrototypeSet) -> m.PrototypeSet:
     """The mean of each class over all holders but one; none where that one is alone."""

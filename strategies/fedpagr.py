@@ -126,10 +126,6 @@ class FedPAGR(m.ServerHalf):
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
         return _build_outcome(previous.with_vectors(refined.points), figures)
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: on the sphere nothing collapses to shorter features."""
-        return None
-
 
 def _build_outcome(prototypes: m.PrototypeSet, figures: Mapping[str, m.Figure] | None = None) -> m.Outcome:
     return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes), figures or {})

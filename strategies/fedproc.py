@@ -70,10 +70,6 @@ class FedProc(m.ServerHalf):
         prototypes = m.fill_missing_classes(state, fresh)
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """Of what counts of the uploads."""
-        return super().feature_norm(self._within_sphere(uploads))
-
     def _within_sphere(self, uploads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
         """Means of unit vectors, none longer than 1: with the norms that it claims, no client outweighs all others."""
         within: dict[int, m.Payload] = {}

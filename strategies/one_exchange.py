@@ -147,10 +147,6 @@ class OneExchange(m.ServerHalf):
             f"`{self.settings.strategy}.fewest`; lower it.",
         )
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: an encoder's features cannot collapse."""
-        return None
-
 
 @dataclass
 class Heard(Generic[P]):

@@ -277,10 +277,6 @@ class Protosphere(m.ServerHalf):
         """mu_j, in the encoder's space."""
         return class_means_of(state) if "sums" in state else None
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: an encoder's features cannot collapse."""
-        return None
-
 
 def _choose_exchange(options: m.Options) -> m.Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"

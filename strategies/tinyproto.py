@@ -19,7 +19,6 @@ rounded to 16 significant bits, since a product n p in full precision tells n.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated
@@ -176,13 +175,6 @@ class TinyProto(m.ServerHalf):
         if self.identities[partition].withheld:
             return WITHHELD_ROWS
         return float(self.identities[partition].rows[0] or 1)
-
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
-        if not _is_scaled(self.options) or self._has_withheld(uploads):
-            return super().feature_norm(uploads)
-        total = math.fsum(float(scaled.lengths().sum()) for scaled in m.prototype_sets(uploads).values())
-        return total / self._count_images(uploads)
 
     def notices(self) -> Sequence[str]:
         """Say when nothing is sparse."""

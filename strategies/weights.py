@@ -333,10 +333,6 @@ class AveragedWeights(m.ServerHalf):
             fresh[group] = means
         return m.Outcome({}, fresh, {"groups": len(self._count_members())}, keeps=True)
 
-    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
-        """None: weights do not tell it."""
-        return None
-
     def _count_members(self) -> Counter[int]:
         return Counter(self._groups.values())
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 import torch
 from flwr.app import ArrayRecord
 
-from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import ClassVectors, PartValue, PrototypeSet
 from protosphere.prototypes.weights import Weights
@@ -55,15 +54,6 @@ def class_vectors(payload: Payload | None) -> ClassVectors | None:
         if isinstance(part, ClassVectors):
             return part
     return None
-
-
-def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
-    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    vectors = [class_vectors(upload) for upload in uploads.values()]
-    sets = [part.class_means() for part in vectors if part is not None]
-    if not any(len(prototypes) for prototypes in sets):
-        return None
-    return aggregate(sets, "mean").mean_norm
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:

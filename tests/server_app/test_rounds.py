@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from protosphere.core.errors import RunError
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.server_app.checkpoint import pack
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf
-from tests.payloads import lone, payload, payloads
+from tests.payloads import lone, payloads
 
 
 def lines_of(strategy):
@@ -180,22 +179,3 @@ def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(fe
     tensors, meta = group.strategy.folder.load_checkpoint()
     assert meta["round"] == 1
     assert int(tensors["state/round"]) == 1
-
-
-@pytest.mark.parametrize(("factor", "warns"), [(0.34, False), (0.32, True)])
-def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say, factor, warns):
-    unit = torch.eye(4, 3) + torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None] * torch.tensor([0.0, 0.0, 1.0])
-
-    def shrink(partition, round_number, kind, report):
-        if kind != "train":
-            return report
-        scale = 8.0 * (factor if round_number == 3 else 1.0)
-        return replace(report, payload=payload(PrototypeSet(torch.arange(4), scale * unit)))
-
-    strategy = federation(2, tamper=shrink).start({"rounds": 3})
-    said = [line for line in say() if "collapse" in line]
-    assert bool(said) == warns
-    if warns:
-        assert said[0].startswith("warning: round 3: the mean norm of the prototypes has fallen from 8 in ")
-        assert " to 2.56: the features collapse; " in said[0]
-    assert lines_of(strategy)[3]["server"]["prototype_norm"] == pytest.approx(8 * factor)

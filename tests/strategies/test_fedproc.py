@@ -130,7 +130,6 @@ def test_a_release_is_on_the_scale_of_privacy_scale_and_its_means_keep_their_len
     sets = {p: PrototypeSet(torch.tensor([0]), 10 * vectors) for p, vectors in ((0, one), (1, other))}
     found = lone(strategy.aggregate(payloads(sets), {}, 1).downloads[EVERYONE]).vectors
     np.testing.assert_allclose(found, (one + other) / 2, rtol=1e-6)
-    assert strategy.feature_norm(payloads(sets)) == pytest.approx(math.hypot(0.75, 0.9 * math.sin(math.pi / 3)) / 2)
 
 
 # --- settings and whole runs --------------------------------------------------------------------------------------
