@@ -1,11 +1,7 @@
-"""What a run is, of what its clients say of themselves: its settings decide where they say, else most clients do. Who
-differs is left out, with the reason; a start fails only where too few are left."""
+"""Which clients take part in a run: those that fit the server's settings and agree with most others on the rest."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import partial
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -59,25 +55,25 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """What most clients decide.
+class Trait:
+    """What the clients of a run must have in common, and no setting of the server decides.
 
     Attributes:
-        what: in words. value_of: what a client says. describe: a value for people.
-        difference: how a client's value differs from the others', as a part of a sentence.
+        name: in words. value_of: what a client says. describe: a value for people.
+        difference: how a client's value differs from that of most, as a part of a sentence.
     """
 
-    what: str
+    name: str
     value_of: Callable[[Identity], Any]
     describe: Callable[[Any], str]
+    difference: Callable[[Any, Any], str]
     remedy: str
-    difference: Callable[[Any, Any], str] = lambda own, usual: ""
 
 
 def agree(
     answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None, *, enough: bool = True
 ) -> Agreement:
-    """Split those who answered into who fits and who is left out.
+    """Split those who answered into who takes part and who is left out.
 
     Args:
         answers: node and identity, in the order in which they came: of two alike for one partition the first stays.
@@ -85,29 +81,35 @@ def agree(
         enough: whether to refuse too few who fit.
 
     Raises:
-        RosterError: two sides are equally large, which names both; or too few are left, which names the others, and
+        RosterError: two groups are equally large, which names both; or too few are left, which names the others, and
             why.
     """
-    split = _Split(answers)
-    split.keep(_check_problem)
-    number = settings.clients or split.most(NUMBER)
-    split.keep(partial(_check_number, number=number))
-    split.keep(partial(_check_settings, settings=settings, terms=terms))
-    for choice in (CLASSES, ENCODER) if terms and terms.encodes else (CLASSES,):
-        split.keep(partial(_check_choice, choice=choice, usual=split.most(choice)))
+    left_out: dict[int, tuple[int, str]] = {}
+    candidates: list[tuple[int, Identity]] = []
+    for node, identity in answers:
+        if reason := _describe_misfit(identity, settings, terms):
+            left_out[node] = identity.partition, reason
+        else:
+            candidates.append((node, identity))
 
+    traits = (NUMBER, CLASSES, ENCODER) if terms and terms.encodes else (NUMBER, CLASSES)
+    usual = _find_usual(candidates, traits, left_out)
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
-    for node, identity in split.fitting:
-        if identity.partition in nodes:
-            split.left_out[node] = (
-                identity.partition,
-                f"nodes {nodes[identity.partition]} and {node} both answer for partition {identity.partition}, and the "
-                "first to answer stays; give every SuperNode a partition-id of its own.",
+    for node, identity in candidates:
+        partition = identity.partition
+        reason = _describe_difference(identity, usual, traits)
+        if not reason and partition in nodes:
+            reason = (
+                f"nodes {nodes[partition]} and {node} both answer for partition {partition}, and the first to answer "
+                "stays; give every SuperNode a partition-id of its own."
             )
-            continue
-        identities[identity.partition], nodes[identity.partition] = identity, node
-    agreement = Agreement(number, identities, nodes, split.left_out)
+        if reason:
+            left_out[node] = partition, reason
+        else:
+            identities[partition], nodes[partition] = identity, node
+
+    agreement = Agreement(usual.partitions, identities, nodes, left_out)
     if enough:
         refuse_few_left(agreement, settings)
     return agreement
@@ -116,14 +118,12 @@ def agree(
 def misfit(members: Mapping[int, Identity], newcomer: Identity, settings: Settings, terms: Terms | None) -> str:
     """Why a client that comes later does not fit in with those who are there; "" where it does."""
     node_of_newcomer = -1
-    answers = [*members.items(), (node_of_newcomer, newcomer)]
-    if newcomer.partition in members:
-        answers = [answer for answer in answers if answer[0] != newcomer.partition]
+    answers = [(partition, member) for partition, member in members.items() if partition != newcomer.partition]
     try:
-        left_out = agree(answers, settings, terms, enough=False).left_out
+        agreement = agree([*answers, (node_of_newcomer, newcomer)], settings, terms, enough=False)
     except RosterError as error:
         return str(error)
-    return left_out.get(node_of_newcomer, (0, ""))[1]
+    return agreement.left_out.get(node_of_newcomer, (0, ""))[1]
 
 
 def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
@@ -145,140 +145,72 @@ def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
     if len(agreement.identities) >= needed or not agreement.left_out:
         return
     raise RosterError(
-        f"{len(agreement.identities)} of {agreement.number or 'an unknown number of'} clients fit together, and at "
-        f"least {needed} must. {all_left_out(agreement.left_out)}{_list_missing(agreement)}"
+        f"{len(agreement.identities)} of {number} clients fit together, and at least {needed} must. "
+        f"{all_left_out(agreement.left_out)} {nobody_for(agreement)}".rstrip()
     )
 
 
 def nobody_for(agreement: Agreement) -> str:
     """The partitions for which nobody answers, as a sentence; "" where there is none."""
-    return _list_missing(agreement).strip()
+    answered = {*agreement.identities, *(partition for partition, _ in agreement.left_out.values())}
+    missing = list(islice((p for p in range(agreement.number) if p not in answered), MOST_NAMED))
+    return f"Nobody answers for the partitions {', '.join(map(str, missing))}." if missing else ""
 
 
 def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
     """Who is left out, each in a sentence."""
-    named = [f"Client {partition} (node {node}): {why}" for node, (partition, why) in left_out.items()]
-    more = [f"{len(named) - MOST_NAMED} more are left out."] if len(named) > MOST_NAMED else []
-    return " ".join([*named[:MOST_NAMED], *more])
+    sentences = [f"Client {partition} (node {node}): {why}" for node, (partition, why) in left_out.items()]
+    more = [f"{len(sentences) - MOST_NAMED} more are left out."] if len(sentences) > MOST_NAMED else []
+    return " ".join([*sentences[:MOST_NAMED], *more])
 
 
-class _Split:
-    def __init__(self, answers: Iterable[tuple[int, Identity]]):
-        self.fitting: list[tuple[int, Identity]] = list(answers)
-        self.left_out: dict[int, tuple[int, str]] = {}
-
-    def keep(self, why_not: Callable[[Identity], str]) -> None:
-        """Leave out those of whom `why_not` says something."""
-        fitting = []
-        for node, identity in self.fitting:
-            if why := why_not(identity):
-                self.left_out[node] = identity.partition, why
-            else:
-                fitting.append((node, identity))
-        self.fitting = fitting
-
-    def most(self, choice: _Choice) -> Any:
-        """What more clients say than anything else.
-
-        Raises:
-            RosterError: nobody is left to say it, or two sides are equally large.
-        """
-        # a partition has one vote, which the nodes that answer for it share
-        nodes = Counter(identity.partition for _, identity in self.fitting)
-        votes: dict[Any, Fraction] = {}
-        voters: dict[Any, set[int]] = {}
-        for _, identity in sorted(self.fitting, key=lambda answer: answer[1].partition):
-            value = choice.value_of(identity)
-            votes[value] = votes.get(value, Fraction(0)) + Fraction(1, nodes[identity.partition])
-            voters.setdefault(value, set()).add(identity.partition)
-        if not votes:
-            raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
-        first, *others = sorted(votes, key=lambda value: -votes[value])
-        if not others or votes[others[0]] < votes[first]:
-            return first
-        sides = [f"{_list_clients(voters[value])} with {choice.describe(value)}" for value in (first, others[0])]
-        reasons = f" {all_left_out(self.left_out)}" if self.left_out else ""
-        raise RosterError(
-            f"clients do not agree on the {choice.what}, and neither side is larger: {', '.join(sides)}; "
-            f"{choice.remedy}.{reasons}"
-        )
+# --- what most clients say --------------------------------------------------------------------------------------
 
 
-# --- why a client does not fit ----------------------------------------------------------------------------------
+def _find_usual(
+    candidates: Sequence[tuple[int, Identity]], traits: Sequence[Trait], left_out: Mapping[int, tuple[int, str]]
+) -> Identity:
+    """A client of the largest group with all traits in common. Many nodes of one partition count once.
+
+    Raises:
+        RosterError: nobody can take part, or two groups are equally large.
+    """
+    groups: dict[Any, dict[int, Identity]] = {}
+    for _, identity in candidates:
+        values = tuple(trait.value_of(identity) for trait in traits)
+        groups.setdefault(values, {})[identity.partition] = identity
+    if not groups:
+        raise RosterError(f"no client can take part. {all_left_out(left_out)}")
+    first, *others = sorted(groups.values(), key=len, reverse=True)
+    usual = next(iter(first.values()))
+    if not others or len(others[0]) < len(first):
+        return usual
+
+    other = next(iter(others[0].values()))
+    trait = next(trait for trait in traits if trait.value_of(usual) != trait.value_of(other))
+    sides = []
+    for group, identity in sorted([(sorted(first), usual), (sorted(others[0]), other)], key=lambda side: side[0]):
+        sides.append(f"{_list_clients(group)} with {trait.describe(trait.value_of(identity))}")
+    reasons = f" {all_left_out(left_out)}" if left_out else ""
+    raise RosterError(
+        f"clients do not agree on the {trait.name}, and neither side is larger: {', '.join(sides)}; "
+        f"{trait.remedy}.{reasons}"
+    )
 
 
-def _check_problem(identity: Identity) -> str:
-    problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
-    return f"it says: {quoted(problem, LONGEST_PROBLEM)}" if problem else ""
-
-
-def _check_choice(identity: Identity, choice: _Choice, usual: Any) -> str:
-    own = choice.value_of(identity)
-    if own == usual:
-        return ""
-    return f"it has another {choice.what} than most clients ({choice.difference(own, usual)}); {choice.remedy}."
-
-
-def _check_number(identity: Identity, number: int) -> str:
-    if identity.partitions != number:
+def _describe_difference(identity: Identity, usual: Identity, traits: Sequence[Trait]) -> str:
+    """The first trait in which a client differs, as a sentence; "" where there is none."""
+    for trait in traits:
+        value, usual_value = trait.value_of(identity), trait.value_of(usual)
+        if value != usual_value:
+            difference = trait.difference(value, usual_value)
+            return f"it has another {trait.name} than most clients ({difference}); {trait.remedy}."
+    if not 0 <= identity.partition < usual.partitions:
         return (
-            f"it says it is one of {identity.partitions}, but the run has {number} clients; set `clients` and every "
-            "node's num-partitions to the same number."
-        )
-    if not 0 <= identity.partition < number:
-        return (
-            f"it says it is partition {identity.partition}, but the run's {number} clients are 0 to {number - 1}; "
-            "correct that node's partition-id."
+            f"it says it is partition {identity.partition}, but the run's {usual.partitions} clients are 0 to "
+            f"{usual.partitions - 1}; correct that node's partition-id."
         )
     return ""
-
-
-def _check_settings(identity: Identity, settings: Settings, terms: Terms | None) -> str:
-    """What the server's own settings and method decide: checks of what clients send are made with what they tell."""
-    strategy = settings.strategy
-    if identity.feature_dim != settings.feature_dim:
-        return (
-            f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
-            "be averaged at one width: set `feature-dim` alike."
-        )
-    if terms is None:
-        return ""
-    if identity.withheld != terms.private:
-        how = (
-            "discloses its numbers of samples, but `privacy` is set"
-            if terms.private
-            else "withholds its numbers of samples, but `privacy` is not set"
-        )
-        return f"it {how}; give it the same version and settings."
-    if identity.method != terms.method:
-        client_digest = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
-        return (
-            f"it has another file for the setting `strategy` than the server (digest {client_digest} there, "
-            f"{terms.method or 'none'} here); give every site the same file."
-        )
-    if identity.settings != terms.settings:
-        return (
-            "it has other settings of messages than the server; both ends need the same method and settings of it, "
-            "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
-        )
-    due = sorted({part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"})
-    shared = sorted(read_layouts(identity.layouts))
-    if shared != due:
-        return (
-            f"it would share weights of {_list_names(shared) or 'no part'}, but `{strategy}` exchanges those of "
-            f"{', '.join(due) or 'no part'}; give it a model that has them, and the same version."
-        )
-    if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
-        behaviour = "discloses no class counts" if terms.exchange.told_counts else "discloses its class counts"
-        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
-        return f"it {behaviour}, but `{strategy}` {expectation}; give it the same settings."
-    return ""
-
-
-def _list_missing(agreement: Agreement) -> str:
-    answered = {*agreement.identities, *(partition for partition, _ in agreement.left_out.values())}
-    missing = list(islice((p for p in range(agreement.number) if p not in answered), MOST_NAMED))
-    return f" Nobody answers for the partitions {', '.join(map(str, missing))}." if missing else ""
 
 
 def _list_clients(partitions: Collection[int]) -> str:
@@ -293,9 +225,9 @@ def _list_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(repr(one_line(name, LONGEST_NAME)) for name in names[:most]) + more
 
 
-def _find_other_class(own: Sequence[str], usual: Sequence[str]) -> str:
+def _find_other_class(classes: Sequence[str], usual: Sequence[str]) -> str:
     """The first class in which two lists differ."""
-    for label, pair in enumerate(zip_longest(own, usual)):
+    for label, pair in enumerate(zip_longest(classes, usual)):
         if pair[0] != pair[1]:
             first, second = ("none" if name is None else _list_names([name]) for name in pair)
             return f"class {label} is {first} where they have {second}"
@@ -306,20 +238,76 @@ def _format_fingerprint(fingerprint: str) -> str:
     return one_line(fingerprint, LONGEST_NAME) or "none"
 
 
-NUMBER = _Choice(
-    "number of clients", lambda identity: identity.partitions, str, "set `clients`, and num-partitions of every node"
+NUMBER = Trait(
+    "number of clients",
+    lambda identity: identity.partitions,
+    str,
+    lambda number, usual: f"{number} where they have {usual}",
+    "set `clients`, and num-partitions of every node, to the same number",
 )
-CLASSES = _Choice(
+CLASSES = Trait(
     "class list",
     lambda identity: identity.class_names,
     _list_names,
-    "give every client the same classes.txt, in the same order",
     _find_other_class,
+    "give every client the same classes.txt, in the same order",
 )
-ENCODER = _Choice(
+ENCODER = Trait(
     "encoder",
     lambda identity: identity.encoder,
     lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
+    lambda fingerprint, usual: f"fingerprints {_format_fingerprint(fingerprint)} and {_format_fingerprint(usual)}",
     "all must have the same weights",
-    lambda own, usual: f"fingerprints {_format_fingerprint(own)} and {_format_fingerprint(usual)}",
 )
+
+
+# --- what the server's own settings decide ----------------------------------------------------------------------
+
+
+def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None) -> str:
+    """Why a client does not fit the server, whatever the others say; "" where it does."""
+    if identity.problem:
+        problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
+        return f"it says: {quoted(problem, LONGEST_PROBLEM)}"
+    if settings.clients and identity.partitions != settings.clients:
+        return (
+            f"it says it is one of {identity.partitions}, but the run has {settings.clients} clients; set `clients` "
+            "and every node's num-partitions to the same number."
+        )
+    if identity.feature_dim != settings.feature_dim:
+        return (
+            f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
+            "be averaged at one width: set `feature-dim` alike."
+        )
+    if terms is None:
+        return ""
+    if identity.withheld != terms.private:
+        behaviour = "withholds" if identity.withheld else "discloses"
+        state = "set" if terms.private else "not set"
+        return (
+            f"it {behaviour} its numbers of samples, but `privacy` is {state}; give it the same version and settings."
+        )
+    if identity.method != terms.method:
+        digest = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
+        return (
+            f"it has another file for the setting `strategy` than the server (digest {digest} there, "
+            f"{terms.method or 'none'} here); give every site the same file."
+        )
+    if identity.settings != terms.settings:
+        return (
+            "it has other settings of messages than the server; both ends need the same method and settings of it, "
+            "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
+        )
+    parts = {part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"}
+    shared = set(read_layouts(identity.layouts))
+    if shared != parts:
+        return (
+            f"it would share weights of {_list_names(sorted(shared)) or 'no part'}, but `{settings.strategy}` "
+            f"exchanges those of {', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same "
+            "version."
+        )
+    if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
+        behaviour = "discloses its class counts" if identity.class_counts else "discloses no class counts"
+        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
+        return f"it {behaviour}, but `{settings.strategy}` {expectation}; give it the same settings."
+    return ""

@@ -242,8 +242,8 @@ MUTANTS = {
     ),
     "every node has a vote": Mutant(
         "server_app/agreement.py",
-        "Fraction(1, nodes[identity.partition])",
-        "Fraction(1)",
+        "groups.setdefault(values, {})[identity.partition] = identity",
+        "groups.setdefault(values, {})[id(identity)] = identity",
         "tests/server_app/test_roster.py -k vote",
     ),
     "a claim is believed": Mutant(

