@@ -136,7 +136,6 @@ class Client:
             _count_parameters(state.module.get_submodule(name)) for name in self.objective.added_modules
         )
         labels, counts = data.train.labels.unique(return_counts=True)
-        all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         layouts = self._get_layouts(state)
         return Identity(
             partition=self.partition,
@@ -149,7 +148,7 @@ class Client:
             class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
             domain=self.domain,
             name=self.name,
-            rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
+            rows=(len(data.train), len(data.validation), len(data.test)),
             discloses=tuple(self._list_disclosures()),
             settings=self.run.digest,
             encoder="" if self.encoded is None else self.encoded.encoder.fingerprint,
@@ -303,7 +302,7 @@ class Client:
             auc=self.settings.roc_auc,
             confusion=instruction.last and self._tells_confusion,
         )
-        evaluation = evaluate(objective, state, self.data, instruction.last, received, space_scores, measures)
+        evaluation = evaluate(objective, state, self.data, received, space_scores, measures)
         report = Report(self.partition, round_number, evaluation=evaluation)
         if self.settings.measures_ensemble(round_number, instruction.last):
             report = self._add_ensemble(report, judged)

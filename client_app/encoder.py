@@ -111,10 +111,8 @@ class Encoded:
         """
         if scores(torch.zeros(0, len(self.encoder.mixing), dtype=torch.float64)) is None:
             return evaluation
-        right = [self._count_right(rows, scores) for rows in (self.data.test, self.data.validation)]
-        if len(evaluation.rows) == 3 and self.data.unheld is not None:
-            right.append(right[0] + self._count_right(self.data.unheld.read(), scores))
-        return replace(evaluation, correct={**evaluation.correct, RULE: tuple(right)})
+        right = self._count_right(self.data.test, scores), self._count_right(self.data.validation, scores)
+        return replace(evaluation, correct={**evaluation.correct, RULE: right})
 
     def _count_right(self, rows: Rows, scores: Callable[[Tensor], Tensor | None]) -> int:
         row_scores = scores(self.directions(rows)) if len(rows) else None
@@ -126,8 +124,7 @@ class Encoded:
             if rows is getattr(self.model_data, part):
                 encoder_rows: Rows = getattr(self.data, part)
                 return encoder_rows
-        same_inputs = self.data.test is self.model_data.test
-        return rows if same_inputs or self.data.unheld is None else self.data.unheld.read()
+        return rows
 
     def directions(self, rows: Rows) -> Tensor:
         """z^ of samples, (n, d) float64; computed once."""

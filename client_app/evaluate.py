@@ -105,13 +105,11 @@ def evaluate(
     objective: Objective,
     state: ClientState,
     data: ClientData,
-    last: bool = False,
     received: ClientState | None = None,
     further_scores: Scores | None = None,
     measures: Measures = Measures(),
 ) -> Evaluation:
-    """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
-    test rows of all classes.
+    """How many test and validation rows each rule gets right.
 
     Args:
         received: the client as it would predict with what has just come, which the rule `received` judges; None
@@ -121,8 +119,6 @@ def evaluate(
     began = time.perf_counter()
     # the validation samples first, by which a rule may choose how it judges the others
     splits = [data.validation, data.test]
-    if last and data.unheld is not None:
-        splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
     total = sum(len(split.labels) for split in splits)
     in_one_pass = total <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(state.module)
@@ -142,10 +138,11 @@ def evaluate(
             correct_counts[index] = (predictions == splits[index].labels.to(device)).sum(dim=1)
     # one transfer for all rules: a wait per rule would stall the device
     counts_by_split = correct_counts.tolist()
-    numbers = [len(split.labels) for split in splits]
-    correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
+    validation_counts, test_counts = counts_by_split
+    correct = {rule: (test_counts[index], validation_counts[index]) for index, rule in enumerate(rules)}
     auc, confusion = _measure_test(objective, data.test, answers_by_split[1], measures)
-    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began, auc, confusion)
+    samples = len(data.test), len(data.validation)
+    return Evaluation(samples, correct, time.perf_counter() - began, auc, confusion)
 
 
 def _measure_test(
@@ -164,12 +161,6 @@ def _measure_test(
 def _is_row_by_row(module: nn.Module) -> bool:
     """Whether a row's features are its own: batch normalisation without statistics takes those of all that passes."""
     return not any(isinstance(part, _BatchNorm) and part.running_mean is None for part in module.modules())
-
-
-def _add_unheld(numbers: list[int]) -> tuple[int, ...]:
-    """(validation, test[, unheld]) to (test, validation[, test of all classes])."""
-    validation, test, *unheld = numbers
-    return test, validation, *(test + more for more in unheld)
 
 
 def features_of(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor:

@@ -1,7 +1,7 @@
 """One client's data: its own rows as tensors on its device, and how inputs become what a model sees."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,6 @@ from protosphere.core.lru_cache import Recent
 from protosphere.data.forms.table_schema import Column, TableSchema, columns_from_json
 from protosphere.data.forms.texts import Texts
 from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
-from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.samples import Samples
 
 _CACHE_BYTES = 2**30
@@ -155,18 +154,9 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Unheld:
-    """Test rows of the classes that a client lacks. They are many, and wanted once a run: so they are read then."""
-
-    count: int
-    read: Callable[[], Rows]
-
-
-@dataclass(frozen=True, eq=False)
 class ClientData:
     """All that one client holds. Any part may have no rows.
 
-    `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
     `name` is what the partition calls the client: the values of the column, or the data sets, that it has got.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     `groups` (n,) int64 are those of the training rows, None where the data have none.
@@ -179,7 +169,6 @@ class ClientData:
     transform: Transform
     domain: str = ""
     name: str = ""
-    unheld: Unheld | None = None
     groups: Tensor | None = None
 
     @property
@@ -250,10 +239,6 @@ def _load(
     data = open_data(spec, cache_dir, data_path)
     row_assignment = assignment(spec, data, cache_dir, own=has_own_data)
     client = 0 if has_own_data else partition
-    unheld = None
-    if spec.partition == WAY_SHOT and not has_own_data:
-        rows = row_assignment.unheld[client]
-        unheld = Unheld(len(rows), lambda: rows_of(data, rows, device, encode))
     return ClientData(
         train=rows_of(data, row_assignment.train[client], device, encode),
         test=rows_of(data, row_assignment.test[client], device, encode),
@@ -262,7 +247,6 @@ def _load(
         transform=_transform(data, encode, row_assignment.train[client], spec.normalise),
         domain=domain_of(data, row_assignment.held_by(client)),
         name="" if has_own_data else name_of(spec, data, row_assignment.held_by(client)),
-        unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[row_assignment.train[client]]),
     )
 

@@ -123,7 +123,7 @@ class Run:
 
         Columns: `accuracy`, `std` and `worst` (test samples, by the run's rule: the mean over all samples, the standard
         deviation over clients, the worst client), `validation`, `majority-class` (the baseline); `accuracy/<rule>` and
-        `validation/<rule>` by every rule, and `all-classes/<rule>` and `ensemble` where they are asked for;
+        `validation/<rule>` by every rule, and `ensemble` where it is asked for;
         `clients_asked`, `clients_valid` and `clients_dropped` (how many); `loss` and its parts `loss/<part>`,
         `gradient_ratio`, `target_norm`, `prototype_norm` (means over clients), `server/<figure>`; `payload_up`,
         `payload_down`, `wire_up`, `wire_down` (bytes), `seconds`. Accuracies are shares of 1; what was not measured is

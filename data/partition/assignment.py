@@ -19,7 +19,6 @@ from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
 from protosphere.data.partition.dealing import COLUMN, Pool, deal, deal_tests, refuse_undealable, sites_of
-from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.partition.groups import shared_group
 from protosphere.data.partition.partitioners import class_counts, split_rows
 from protosphere.data.partition.row_hashes import occurs_once
@@ -28,7 +27,7 @@ from protosphere.data.partition.table import TABLE, table_digest
 from protosphere.data.samples import Samples
 from protosphere.data.user_code import OwnCode
 
-FORMAT = 4
+FORMAT = 5
 _LISTED = 5  # classes in a sentence
 
 
@@ -182,16 +181,13 @@ def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
     parts = [np.arange(len(pool.units))] if own else deal(spec, pool)
     assigned = [_split(spec, pool, part, client, own) for client, part in enumerate(parts)]
     trains, tests, validations = (list(side) for side in zip(*assigned, strict=True))
-    unheld = [np.empty(0, dtype=np.int64) for _ in parts]
     if spec.split == "official":
         test_pool = Pool.of(data, official)
         dealt = [np.arange(len(test_pool.units))] if own else deal_tests(spec, pool, parts, test_pool)
         tests = [official[test_pool.units.rows(chosen)] for chosen in dealt]
-        if spec.partition == WAY_SHOT and not own:
-            unheld = [np.setdiff1d(official, rows) for rows in tests]
         if not own:
             _refuse_untested(data, train, official, tests)
-    return Assignment(trains, tests, validations, unheld, shared)
+    return Assignment(trains, tests, validations, shared)
 
 
 def _select(spec: DataSpec, data: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,14 +16,12 @@ class Assignment:
     the shared test set, which no client holds.
 
     A row has one place, but for the official test rows of `way-shot` and `mixed`, which belong to every client of their
-    class (and domain). `unheld` are, of `way-shot` alone, the test rows of the classes that a client lacks, to see what
-    it knows of them.
+    class (and domain).
     """
 
     train: list[np.ndarray]
     test: list[np.ndarray]
     validation: list[np.ndarray]
-    unheld: list[np.ndarray]
     shared: np.ndarray
 
     @property
@@ -46,7 +44,6 @@ def write_assignment(file: Path, row_assignment: Assignment) -> None:
         *row_assignment.train,
         *row_assignment.test,
         *row_assignment.validation,
-        *row_assignment.unheld,
         row_assignment.shared,
     ]
     with replacing(file) as partial, partial.open("wb") as stream:
@@ -69,10 +66,10 @@ def read_assignment(file: Path, total: int) -> Assignment | None:
 def _read(file: Path, total: int, stamp: tuple[int, int, int]) -> Assignment:
     with np.load(file) as stored:
         rows, lengths = stored["rows"], stored["lengths"]
-    if lengths.sum() != rows.size or lengths.size % 4 != 1 or (rows.size and rows.max() >= total):
+    if lengths.sum() != rows.size or lengths.size % 3 != 1 or (rows.size and rows.max() >= total):
         raise ValueError("it is not whole, or of other data")
     rows.setflags(write=False)
     *parts, shared = np.split(rows, np.cumsum(lengths)[:-1])
-    of_kind = len(parts) // 4
-    train, test, validation, unheld = (parts[start : start + of_kind] for start in range(0, len(parts), of_kind))
-    return Assignment(train, test, validation, unheld, shared)
+    of_kind = len(parts) // 3
+    train, test, validation = (parts[start : start + of_kind] for start in range(0, len(parts), of_kind))
+    return Assignment(train, test, validation, shared)

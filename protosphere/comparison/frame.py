@@ -164,7 +164,7 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     # round 0 has trained nothing
     means = means[means.index > 0]
     figure = "selected" if metric.of_domain else metric.figure
-    at_the_end = figure in ("final", "final-unweighted", "all-classes", MACRO)
+    at_the_end = figure in ("final", "final-unweighted", MACRO)
     if figure != "last-5" and not at_the_end:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]

@@ -29,15 +29,14 @@ from protosphere.plans.assignments import RunConfig, flatten, leaves
 from protosphere.plans.run_config import preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
-from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
+from protosphere.record.summary import MAJORITY_UNWEIGHTED
 from protosphere.reports.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 MACRO = "macro"  # by the run's own rule, which alone tells of each class
-ALL_CLASSES = "all-classes"
-FIGURES = ("headline", *FIGURES_OF_RUN, ALL_CLASSES, MACRO)
+FIGURES = ("headline", *FIGURES_OF_RUN, MACRO)
 OF_A_RULE = tuple(name for name in FIGURES if name != MACRO)
 COMMON_RULES = ("classifier", "discriminant")  # of a private model; what methods are compared by whose own rules differ
 ENSEMBLE = "ensemble"
@@ -109,8 +108,6 @@ class Metric:
         summary; "" where it counts not every client, not every sample alike, or samples that no client has."""
         if self.of_domain or self.figure == MACRO or self.rule == ENSEMBLE:
             return ""
-        if self.figure == ALL_CLASSES:
-            return MAJORITY_ALL_CLASSES
         return MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else MAJORITY
 
 

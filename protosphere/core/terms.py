@@ -90,12 +90,6 @@ _ALL = (
         "(1/N) Σ_i a_i(t) over the N clients i of the domain, t the headline's round",
     ),
     Term(
-        "all-classes",
-        "figures",
-        "Accuracy after the last round on test samples of all classes, including those that a client lacks.",
-        "as final, with test samples of all K classes for every client",
-    ),
-    Term(
         "headline",
         "figures",
         "The run's main metric: selected, or final if there are no validation samples. It uses the method's own "

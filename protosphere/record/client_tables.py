@@ -11,8 +11,8 @@ from protosphere.core.client_names import client_label, client_names
 from protosphere.record.metrics_lines import MAJORITY, MEANS, SPLITS
 
 FILE = "clients.parquet"  # in the run's folder
-TEST, VALIDATION, ALL_CLASSES = SPLITS
-COLUMN_OF_SPLIT = {TEST: "accuracy", VALIDATION: "validation", ALL_CLASSES: "all-classes"}
+TEST, VALIDATION = SPLITS
+COLUMN_OF_SPLIT = {TEST: "accuracy", VALIDATION: "validation"}
 
 
 def client_rows(
@@ -86,7 +86,7 @@ def _evaluation_figures(evaluation: Mapping[str, Any], rule: str) -> dict[str, A
             for split, accuracy in zip(SPLITS, values, strict=False):
                 column = COLUMN_OF_SPLIT[split]
                 figures[f"{column}/{name}"] = accuracy
-                if name == rule and split != ALL_CLASSES:
+                if name == rule:
                     figures[column] = accuracy
     return figures
 

@@ -15,7 +15,7 @@ from protosphere.wire.claims import over_claimed
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
-SPLITS = ("test", "validation", "all-classes")
+SPLITS = ("test", "validation")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 LEGEND = "one line per round: test accuracy after it (of the worst client), payload up/down, time; round 0 is untrained"
 Line = dict[str, Any]
@@ -215,7 +215,7 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
     Returns:
         rule -> split -> mean (weighted by samples, as far as they are believed), plain_mean, std (over clients), worst,
         worst_tenth (mean of the worst tenth, one client at least), clients and rows covered. A split without rows is
-        missing. `all-classes` are the test rows of the classes that a client lacks as well, where it is tested on them.
+        missing.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}

@@ -14,8 +14,7 @@ from protosphere.record.provenance import versions
 from protosphere.wire.claims import most_believed
 
 MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same, as an unweighted mean over clients
-MAJORITY_ALL_CLASSES = "majority-class-all-classes"  # over the test samples of classes that a client lacks, too
-FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED, MAJORITY_ALL_CLASSES)
+FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "worst", "clients")
 FAR_BELOW = 0.1  # by so much a trained classifier is seldom below a linear discriminant of its own features
@@ -94,7 +93,6 @@ def outcome(
     majority = {
         MAJORITY: floor.get("mean"),
         MAJORITY_UNWEIGHTED: floor.get("plain_mean"),
-        MAJORITY_ALL_CLASSES: rules.get(MAJORITY, {}).get("all-classes"),
     }
     headline = {
         "rule": rule,
@@ -143,8 +141,7 @@ def headlines(
         evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
         final; final-unweighted (every client alike, as GFPL and PFPL average); worst, the worst client's accuracy at
         the evaluation of selected, else of final; clients, how many were evaluated in the rounds among which was
-        chosen, at most; and where clients are tested on the classes that they lack, too, all-classes (of the last
-        evaluation).
+        chosen, at most.
     """
     evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
@@ -208,8 +205,6 @@ def _headline(
     if members := evaluations[-1].get("members"):
         # clients come and go: since which round they are the same, and whether a round has all of them
         figures |= {"since": members["since"], "complete": is_complete}
-    if "all-classes" in last:
-        figures["all-classes"] = last["all-classes"]["mean"]
     return figures
 
 

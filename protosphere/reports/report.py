@@ -240,15 +240,13 @@ def _tables(heading: str, results: Results) -> list[Part]:
 
 def _rules(results: Results) -> Iterator[Part]:
     rules = results.summary["rules"]
-    every = any("all-classes" in values for values in rules.values())
-    figures = (*FIGURES, "all-classes") if every else FIGURES
     rows = []
     for rule, values in rules.items():
         name = term(rule) + (" *" if rule == results.rule else "")
-        rows.append([name, *(_in_percent(values.get(figure)) for figure in figures)])
+        rows.append([name, *(_in_percent(values.get(figure)) for figure in FIGURES)])
     caption = "Test accuracy in % by inference rule (* used for the headline)"
-    yield Table(["rule", *map(term, figures)], rows, caption)
-    yield explain([*figures, *rules])
+    yield Table(["rule", *map(term, FIGURES)], rows, caption)
+    yield explain([*FIGURES, *rules])
 
 
 def _domains(results: Results) -> Iterator[Part]:

@@ -252,8 +252,8 @@ def _decode_evaluation(metrics: Mapping[str, Mapping[str, Any]]) -> Evaluation:
     evaluation, correct = metrics.get(EVALUATION, {}), metrics.get(CORRECT, {})
     check_keys(EVALUATION, evaluation.keys() - {"auc", "confusion"}, {"rows", "seconds"})
     check_names("rules", [*correct])
-    rows = _read_counts(f"{EVALUATION}.rows", evaluation["rows"], 2, 3)
-    right_by_rule = {rule: _read_counts(f"{CORRECT}.{rule}", values, len(rows)) for rule, values in correct.items()}
+    rows = _read_counts(f"{EVALUATION}.rows", evaluation["rows"])
+    right_by_rule = {rule: _read_counts(f"{CORRECT}.{rule}", values) for rule, values in correct.items()}
     for rule, right in right_by_rule.items():
         if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
             raise MessageError(f"rule {_quote_name(rule)} claims {right} right of {rows} rows")
@@ -276,10 +276,10 @@ def _read_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def _read_counts(name: str, values: Any, *lengths: int) -> tuple[int, ...]:
-    if not isinstance(values, list) or len(values) not in lengths or not are_counts(values):
-        raise MessageError(f"figure {_quote_name(name)} is {values}, not {' or '.join(map(str, lengths))} counts")
-    return tuple(values)
+def _read_counts(name: str, values: Any) -> tuple[int, int]:
+    if not isinstance(values, list) or len(values) != 2 or not are_counts(values):
+        raise MessageError(f"figure {_quote_name(name)} is {values}, not 2 counts")
+    return values[0], values[1]
 
 
 def _read_figure(name: str, value: Any) -> float:
@@ -329,8 +329,8 @@ def decode_identity(records: RecordDict) -> Identity:
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
-    if len(values["rows"]) not in (0, 3, 4) or not are_counts(values["rows"]):
-        raise MessageError(f"the identity's `rows` are {values['rows']}, not 3 or 4 counts")
+    if len(values["rows"]) not in (0, 3) or not are_counts(values["rows"]):
+        raise MessageError(f"the identity's `rows` are {values['rows']}, not 3 counts")
     labels = values["classes"]
     if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
         raise MessageError(
@@ -348,8 +348,6 @@ def decode_identity(records: RecordDict) -> Identity:
             f"the identity's `class_counts` {counts} are no training rows of each of its {len(labels)} classes, "
             f"{rows[0]} in all"
         )
-    if len(rows) == 4 and rows[3] < rows[2]:
-        raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
     for name in (*texts, "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     if len(values["name"]) > LONGEST_CLIENT_NAME:

@@ -104,10 +104,9 @@ class Evaluation:
     """How many of a client's test and validation rows each prediction rule got right.
 
     Attributes:
-        rows: (test rows, validation rows); and after the last round, where clients are tested on classes that they
-            lack, too, a third number: test rows of all classes, its own among them.
-        correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
-            that a client cannot apply (no training rows, nothing received) is missing.
+        rows: (test rows, validation rows).
+        correct: rule -> (right on test, right on validation). A rule that a client cannot apply (no training rows,
+            nothing received) is missing.
         seconds: time spent.
         auc: area under the ROC curve of the run's own rule on the test rows, the mean over classes; None where it was
             not asked for, or cannot be computed.
@@ -115,8 +114,8 @@ class Evaluation:
             where it was not asked for. Above `MOST_CLASSES` classes counts of (true class, right or wrong).
     """
 
-    rows: tuple[int, ...]
-    correct: dict[str, tuple[int, ...]]
+    rows: tuple[int, int]
+    correct: dict[str, tuple[int, int]]
     seconds: float = 0.0
     auc: float | None = None
     confusion: tuple[int, ...] = ()
@@ -177,8 +176,7 @@ class Identity:
         classes: labels held in its training rows, ascending.
         class_counts: how many training rows it has of each of them, or the share of these that counts; none where the
             method does not ask.
-        rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them. None
-            where they are withheld.
+        rows: (training, validation, test) row counts; none where they are withheld.
         discloses: what leaves this client, in words, for the roster.
         settings: digest of the settings by which both ends read a message (`Run.digest`).
         encoder: fingerprint of the public encoder that it reads samples through; "" without one.

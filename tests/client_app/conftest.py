@@ -1,6 +1,5 @@
 """A client of the digits, and the parts that one is made of: objective, state, data."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from torch import nn
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import new_client
-from protosphere.data.client_data import ClientData, InputTransform, Rows, Unheld
+from protosphere.data.client_data import ClientData, InputTransform, Rows
 from protosphere.models.split import SplitModel
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import ClientState
@@ -37,14 +36,13 @@ def network(norm):
 
 @pytest.fixture
 def parts():
-    """parts(settings, train=, test=, validation=, unheld=labels, norm=False): settings, objective, state, data."""
+    """parts(settings, train=, test=, validation=, norm=False): settings, objective, state, data."""
 
     def make(
         settings=None,
         train=(0, 1, 2) * 7,
         test=(0, 1, 2, 3) * 5,
         validation=(0, 1, 2) * 3,
-        unheld=None,
         norm=False,
         seed=0,
     ):
@@ -55,8 +53,6 @@ def parts():
         transform = InputTransform(2.0, (0.5,) * INPUTS, (1.5,) * INPUTS, (INPUTS,))
         names = tuple("abcd")
         data = ClientData(rows_of(train, 1), rows_of(test, 2), rows_of(validation, 3), names, transform)
-        if unheld is not None:
-            data = replace(data, unheld=Unheld(len(unheld), lambda: rows_of(unheld, 4)))
         return SimpleNamespace(settings=run.settings, objective=objective, state=state, data=data)
 
     return make

@@ -147,21 +147,6 @@ def test_one_training_row_is_enough_for_every_rule_and_none_leaves_classifier_an
     assert all(found.correct[rule] == (2, 1) for rule in rules)
 
 
-def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
-    made = trained(parts, test=(0, 1, 2) * 5, unheld=(3,) * 8)
-    give_targets(made, (0, 1, 3))
-    own = evaluate(made.objective, made.state, made.data)
-    found = evaluate(made.objective, made.state, made.data, last=True)
-    assert (found.rows, own.rows) == ((15, 9, 23), (15, 9))
-    assert {rule: counts[:2] for rule, counts in found.correct.items()} == own.correct
-    with torch.no_grad():
-        answers = [made.state.module(x).argmax().item() for x in seen(made.data.unheld.read())]
-    assert found.correct["classifier"][2] == own.correct["classifier"][0] + answers.count(3)
-    # its own rules never answer a class that it lacks
-    assert found.correct["local-prototypes"][2] == own.correct["local-prototypes"][0]
-    assert found.correct["majority-class"][2] == own.correct["majority-class"][0]
-
-
 def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):
     made = trained(parts)
     before = {name: tensor.clone() for name, tensor in made.state.module.state_dict().items()}

@@ -9,7 +9,7 @@ from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
 from protosphere.comparison.trials import Trial
 from protosphere.comparison.variants import choose_variants
 from protosphere.record.metrics_lines import MAJORITY
-from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
+from protosphere.record.summary import MAJORITY_UNWEIGHTED
 from protosphere.strategies import known_settings
 
 METHODS = (Entry("FedProto", {"strategy": "fedproto"}), Entry("Proto_Norm", {"strategy": "protonorm"}))
@@ -54,8 +54,8 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "clients": 2,
         "rounds": 2,
         "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
-        "floor": {MAJORITY: floor, MAJORITY_UNWEIGHTED: floor - 0.2, MAJORITY_ALL_CLASSES: floor - 0.4},
-        "rules": {rule: values | {"final": final, "all-classes": 0.3} for rule, final in rules.items()},
+        "floor": {MAJORITY: floor, MAJORITY_UNWEIGHTED: floor - 0.2},
+        "rules": {rule: values | {"final": final} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
         "domains-unweighted": {"usps": {"local-prototypes": 0.65}},

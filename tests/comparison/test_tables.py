@@ -106,7 +106,6 @@ def test_missing_seeds_have_their_number_and_one_seed_has_no_spread(shown):
         ("client-best", "60.00 ± 10.00"),
         ("final-unweighted", "40.00 ± 10.00"),
         ("client-best-unweighted", "40.00 ± 10.00"),
-        ("all-classes", "20.00 ± 10.00"),
         ("ensemble final", "-"),
         ("macro", "-"),
         ("domain usps", "-"),

@@ -23,8 +23,8 @@ def test_every_rule_has_a_formula_and_no_other_is_called_one():
 
 
 def test_every_figure_of_a_run_is_explained():
-    assert {*FIGURES, "all-classes"} <= of_kind("figures")
-    assert all(TERMS[figure].formula for figure in (*FIGURES, "all-classes"))
+    assert {*FIGURES} <= of_kind("figures")
+    assert all(TERMS[figure].formula for figure in FIGURES)
 
 
 def test_the_page_is_the_table():

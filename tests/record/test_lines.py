@@ -29,7 +29,6 @@ from protosphere.record.metrics_lines import (
 from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import (
     FIGURES_OF_RULE,
-    MAJORITY_ALL_CLASSES,
     MAJORITY_UNWEIGHTED,
     doubts,
     ensemble_headline,
@@ -65,11 +64,10 @@ def test_over_clients_against_a_naive_computation(clients):
     figures = over_clients(evaluations, BELIEVED)
     assert set(figures) == {rule for evaluation in evaluations.values() for rule in evaluation.correct}
     for rule, splits in figures.items():
-        for index, split in enumerate(("test", "validation", "all-classes")):
+        for index, split in enumerate(("test", "validation")):
             right, rows, accuracies = 0, 0, []
             for evaluation in evaluations.values():
-                # a client that is not tested on the classes that it lacks has two counts
-                if rule in evaluation.correct and len(evaluation.rows) > index and evaluation.rows[index] > 0:
+                if rule in evaluation.correct and evaluation.rows[index] > 0:
                     right += evaluation.correct[rule][index]
                     rows += evaluation.rows[index]
                     accuracies.append(evaluation.correct[rule][index] / evaluation.rows[index])
@@ -546,7 +544,7 @@ def test_the_summary():
     headline |= {"unweighted": 0.5, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["gradient_steps"] is None
-    assert summary["floor"] == {MAJORITY: 0.4, MAJORITY_UNWEIGHTED: 0.4, MAJORITY_ALL_CLASSES: None}
+    assert summary["floor"] == {MAJORITY: 0.4, MAJORITY_UNWEIGHTED: 0.4}
     assert MAJORITY not in summary["rules"]
     assert (summary["bytes"]["payload_up"], summary["bytes"]["wire_down"]) == (24, 15)
     assert (summary["bytes"]["evaluation_wire_up"], summary["bytes"]["evaluation_wire_down"]) == (12, 24)

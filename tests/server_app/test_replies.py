@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from protosphere.server_app.exchange import LONGEST_PROBLEM, ReplyContext, exchange
 from protosphere.wire.messages import encode_report
 from protosphere.wire.parts import PROTOTYPES
-from protosphere.wire.payloads import Evaluation
 from tests.payloads import lone, payload
 from tests.server_app.replies import (
     EVALUATION,
@@ -154,23 +153,6 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
     replies = exchange(grid, messages, [0, 1], ReplyContext(5, (PROTOTYPES,), 4, 3, 1e6), min_replies=0, timeout=9)
     assert [reply.partition for reply in replies] == [0, 1]
     assert all(reply.valid for reply in replies)
-
-
-@pytest.mark.parametrize(("told", "counts"), [((), False), ((6,), True), ((50,), True)])
-def test_rows_of_all_classes_are_held_against_what_the_client_said(federation, told, counts):
-    def change(partition, number, kind, report):
-        if number < 2 or partition or kind == "train":
-            return report
-        return replace(report, evaluation=Evaluation((6, 4, 6 if told == (6,) else 50), {"classifier": (3, 2, 3)}))
-
-    clients = federation(tamper=change)
-    clients.identities[0] = replace(clients.identities[0], rows=(20, 4, 6, *told))
-    last = clients.start({"rounds": 2}).folder.lines()[-1]
-    found = last["evaluation"]["rules"].get("classifier", {})
-    assert ("all-classes" in found) == counts
-    assert ("it claims (6, 4, 50) test and validation samples, not (6, 4)" in last["problems"].get("0", "")) != counts
-    if counts:
-        assert found["all-classes"]["clients"] == 1
 
 
 def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federation):

@@ -81,7 +81,7 @@ def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
         replace(REPORT, evaluation=Evaluation((0, 0), {})),
         # as many names as are allowed; parts of a loss may be negative
         replace(REPORT, training=replace(TRAINING, parts={str(i): -2.5 for i in range(64)})),
-        replace(REPORT, evaluation=Evaluation((5, 0, 30), {"classifier": (5, 0, 7)}, 0.0, 0.5, (1, 4))),
+        replace(REPORT, evaluation=Evaluation((5, 0), {"classifier": (5, 0)}, 0.0, 0.5, (1, 4))),
     ],
 )
 def test_a_report_crosses_unchanged(report, crossed):
@@ -94,7 +94,7 @@ def test_a_report_crosses_unchanged(report, crossed):
         IDENTITY,
         Identity(-1, 0, problem="client None: there is no data"),
         replace(IDENTITY, classes=(), rows=(0, 0, 12)),
-        replace(IDENTITY, class_names=tuple(map(str, range(2**16))), rows=(2**31 - 1, 10, 30, 200)),
+        replace(IDENTITY, class_names=tuple(map(str, range(2**16))), rows=(2**31 - 1, 10, 30)),
         replace(IDENTITY, domain="Klinik für Röntgen"),
     ],
 )
@@ -183,7 +183,7 @@ FIELDS = {
             ("correct.classifier", "`correct.classifier`", [[6, -1], [3, 3, 1], [3.0, 1.0], [3], 3]),
             ("correct.classifier", "claims", [[6, 1], [3, 3]]),
             ("evaluation.rows", "`evaluation.rows`", [[-5, 2], [5.0, 2.0], 5, [5, 2, 9, 9]]),
-            ("evaluation.rows", "not 3 counts", [[5, 2, 9]]),
+            ("evaluation.rows", "not 2 counts", [[5, 2, 9]]),
             ("evaluation.seconds", "seconds", [math.nan, -1.0, [1.0]]),
             ("evaluation.auc", "ROC curve", [math.nan, 1.1, -0.1, 1]),
             ("evaluation.confusion", "confusion", [[-1], [1.0], 3]),
@@ -196,9 +196,8 @@ FIELDS = {
             ("partition", "`partition`", [2.0, True]),
             *((name, f"`{name}`", [-1, "64"]) for name in ("partitions", "parameters", "feature_dim")),
             ("rows", "`rows`", [[90, 10], [90, 10, -1], [90.0, 10.0, 30.0], [True, True, False], 90, [90] * 5]),
-            ("rows", "none has more than 2147483647", [[90, 10, 30, 2**31], [2**31, 10, 30]]),
+            ("rows", "none has more than 2147483647", [[90, 10, 2**31], [2**31, 10, 30]]),
             ("rows", "each class needs a training row", [[1, 10, 30], [0, 10, 30]]),
-            ("rows", "fewer test rows of all classes than of its own", [[90, 10, 30, 29]]),
             ("classes", "`classes`", [["0"], [0.0], [True], [-1, 0], [2, 0], [0, 0]]),
             ("classes", "holds 0 classes", [[]]),
             ("classes", "3 class names", [[0, 3]]),
