@@ -1,4 +1,4 @@
-"""What a run shows while it is on: its lines, and under them, on a terminal, a bar; in a notebook's cell a bar alone.
+"""What a run shows while it is on: its lines, and under them, on a terminal, a bar.
 
 Neither torch nor a method is loaded here: something moves before that.
 """
@@ -7,9 +7,8 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,8 +16,6 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
-
-from protosphere.core.text import duration
 
 WARNING = "warning: "
 RESULTS = "results: "
@@ -87,9 +84,6 @@ class Display:
             text.highlight_regex(pattern, style)
         self._bar.console.print(text, soft_wrap=True)
 
-    def round(self, figures: Mapping[str, Any], rounds: int) -> None:
-        """Take the figures of a finished round, which has a line of its own here."""
-
 
 class _Bar(Progress):
     """Rich's bar, which reads how far a run is from the run's folder, whichever process writes there."""
@@ -138,40 +132,10 @@ class _Bar(Progress):
         return status
 
 
-class Cell(Display):
-    """A bar in the output of a notebook's cell. Rich's needs ipywidgets there, and is gone when a notebook is read
-    without running it."""
-
-    def __init__(self) -> None:
-        from IPython.display import HTML, display
-
-        super().__init__(_warn_or(lambda line: None), moves=False)
-        self._html = HTML
-        self._handle = display(HTML("starting"), display_id=True)
-        self._text = ""
-        self._seconds = 0.0
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        text = self._text if kind is None else f"stopped: {self._text}"
-        self._handle.update(self._html(f"<span>{escape(text)}</span>"))
-
-    def round(self, figures: Mapping[str, Any], rounds: int) -> None:
-        """Show a finished round."""
-        done, accuracy = figures["round"], figures["accuracy"]
-        self._seconds += figures.get("seconds") or 0.0
-        # not a number where nothing was measured
-        measured = f", {100 * accuracy:.1f} %" if accuracy == accuracy else ""
-        self._text = f"round {done} of {rounds}{measured}, {duration(self._seconds)}"
-        bar = f'<progress value="{done}" max="{rounds}" style="width:16em;vertical-align:middle"></progress>'
-        self._handle.update(self._html(f"{bar} <span>{escape(self._text)}</span>"))
-
-
 @contextmanager
 def display_for_python(quiet: bool) -> Iterator[Display]:
-    """The display of a run that Python started: a bar in a notebook, the command's on a terminal, else lines through
-    `logging`, which go to stderr where nobody has said what becomes of them.
+    """The display of a run that Python started: the command's on a terminal, printed lines in a notebook, else lines
+    through `logging`, which go to stderr where nobody has said what becomes of them.
 
     Args:
         quiet: show nothing, and no warnings either.
@@ -179,9 +143,12 @@ def display_for_python(quiet: bool) -> Iterator[Display]:
     if quiet:
         yield Display(lambda line: None, moves=False)
         return
-    if _in_notebook() or sys.stdout.isatty():
-        with Cell() if _in_notebook() else Display() as display:
+    if sys.stdout.isatty():
+        with Display() as display:
             yield display
+        return
+    if _in_notebook():
+        yield Display(_warn_or(print))
         return
     logger, level = logging.getLogger(LOGGER), logging.getLogger(LOGGER).level
     handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)

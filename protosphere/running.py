@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +111,8 @@ def run(
         trust: with `resume`: whether code that lies in the folder may be run.
         on_round: called after every round with its number, and figures by the names of the columns of `Run.rounds`; and
             as round 0 with those of the untrained models. Returning False ends the run.
-        quiet: no progress, and no warnings either. Without it a terminal shows what the command shows, and a notebook a
-            bar; elsewhere the logger `protosphere-progress` has the run's lines.
+        quiet: no progress, and no warnings either. Without it a terminal shows what the command shows, and a notebook
+            the run's lines; elsewhere the logger `protosphere-progress` has them.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 
@@ -164,15 +165,12 @@ def carry_out(
     if workers > 1:
         refuse_objects(config, f"{workers} workers are processes of their own")
     device_of(str(config["device"]), "setting `device` is")
-    rounds, rule = int(config["rounds"]), read_settings(config).inference
+    on_line = None
+    if on_round is not None:
+        on_line = partial(_call_with_figures, on_round, read_settings(config).inference)
     for note in run_plan.notes:
         display.line(note)
     display.stage("starting the clients")
-
-    def hear(line: Mapping[str, Any]) -> object:
-        figures = of_line(line, rule)
-        display.round(figures, rounds)
-        return on_round(figures) if on_round is not None else None
 
     try:
         return run_in_process(
@@ -181,12 +179,17 @@ def carry_out(
             workers=workers,
             show=display.line,
             opened=display.opened,
-            on_round=hear,
+            on_round=on_line,
         )
     except KeyboardInterrupt:
         if display.folder is not None:
             mark_stopped(display.folder)
         raise
+
+
+def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: str, line: Mapping[str, Any]) -> object:
+    """Hand a line's figures to a function, which may return False to end the run."""
+    return on_round(of_line(line, rule))
 
 
 def _is_given(value: object) -> bool:

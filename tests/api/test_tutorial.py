@@ -52,4 +52,5 @@ def test_it_runs(tmp_path, home):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        nbformat.write(executed(scratch, Path(scratch) / "home"), TUTORIAL)
+        text = nbformat.writes(executed(scratch, Path(scratch) / "home"))
+        TUTORIAL.write_text(text.replace(f"{scratch}/", "") + "\n")
