@@ -28,7 +28,8 @@ def executed(place, home, changes=()):
     for before, after in dict(changes).items():
         (cell,) = [cell for cell in notebook.cells if cell.cell_type == "code" and before in cell.source]
         cell.source = cell.source.replace(before, after)
-    client = NotebookClient(notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(place)}})
+    options = {"timeout": 300, "record_timing": False, "coalesce_streams": True}
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(place)}}, **options)
     variables = {"PROTOSPHERE_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     client.execute(env=os.environ | variables)
     return notebook
