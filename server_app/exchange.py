@@ -84,7 +84,6 @@ def exchange(
     *,
     min_replies: int,
     timeout: float,
-    not_waited_for: Iterable[int] = (),
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -92,9 +91,6 @@ def exchange(
     simulation it waits for every reply: they come in the order of the partitions, so that `min_replies` would always
     leave out the highest; and where clients answer in turn (`protosphere.core.flower.in_turn`) no time counts. Each
     reply is checked when it comes.
-
-    Args:
-        not_waited_for: partitions whose reply counts if it comes, and holds nothing up.
 
     Raises:
         RunError: a simulation worker died or has another home than the run, or Flower refused the messages.
@@ -118,24 +114,20 @@ def exchange(
         else:
             replies.append(Reply(partition, context.trains, problem=UNSENT))
 
-    ignored = set(not_waited_for)
-    # counted on, for a look at all of ten thousand after each reply would be a second look at every client per client
-    pending_count = sum(partition not in ignored for partition in pending.values())
     valid = 0
     start, pause = time.monotonic(), POLL[0]
-    while pending_count:
+    while pending:
         new_replies = []
         for message_id, message in pulled(grid, pending):
             if message_id in pending:
                 new_replies.append(checked_reply(message, pending.pop(message_id), context, simulated=simulated))
         replies += new_replies
-        pending_count -= sum(reply.partition not in ignored for reply in new_replies)
         valid += sum(reply.valid for reply in new_replies)
         if 0 < min_replies <= valid or time.monotonic() - start > timeout:
             break
         if new_replies:
             pause = POLL[0]
-        elif pending_count:
+        elif pending:
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
     replies += [Reply(partition, context.trains, problem=LATE) for partition in pending.values()]

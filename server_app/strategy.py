@@ -118,7 +118,6 @@ class PrototypeStrategy(Strategy):
         self.shared_test: SharedLabels | None = None
         self._rounds = run.settings.rounds
         self._is_started = False
-        self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
         self._offered: set[int] = set()  # whose message of these brings a download, or names it
         self._round_seconds: list[float] = []
@@ -360,18 +359,12 @@ class PrototypeStrategy(Strategy):
         if is_last:
             line["last"] = True
         late = {reply.partition for reply in trained if reply.problem in (LATE, UNSENT)}
-        answered = {reply.partition for reply in trained} - late
         partitions = [partition for partition in self._list_evaluators(number) if partition not in late]
         if not partitions:
             return 0
         messages = self._messages(partitions, MessageType.EVALUATE, number, is_last)
         context = self._context(number, trains=False, is_last=is_last)
-        silent = self._silent_partitions - answered
-        # where all were silent, nobody else's answer gives them time
-        not_waited_for = silent if silent < {*partitions} else set()
-        exchanged = self._exchange(grid, messages, context, not_waited_for=not_waited_for)
-        silent = {reply.partition for reply in exchanged.replies if reply.problem == LATE}
-        self._silent_partitions = (self._silent_partitions - {*partitions}) | silent
+        exchanged = self._exchange(grid, messages, context)
 
         rule, ratio = self.run.inference, self.settings.max_weight_ratio
         add_evaluation(line, exchanged, rule, ratio, self.roster.identities, self.run.exchange.once)
@@ -422,7 +415,6 @@ class PrototypeStrategy(Strategy):
             log.info("stopped after round %d by %s", self.state.last_round, self.stop_reason)
         began = time.monotonic()
         self.roster.refresh(grid, self.state.last_round)
-        self._silent_partitions = set()  # who was slow in one round is waited for once more
         evaluated = self._evaluate(grid, line, result, is_last=True)
         if evaluated < sum("evaluation" in client for client in before["clients"].values()):
             line = before | {name: line[name] for name in ("last", "bytes", "problems")}
@@ -433,27 +425,14 @@ class PrototypeStrategy(Strategy):
     # --- messages and replies -----------------------------------------------------------------------------
 
     def _exchange(
-        self,
-        grid: Grid,
-        messages: Sequence[Message],
-        context: ReplyContext,
-        min_replies: int = 0,
-        not_waited_for: Iterable[int] = (),
+        self, grid: Grid, messages: Sequence[Message], context: ReplyContext, min_replies: int = 0
     ) -> Exchanged:
         """Send messages that `_messages` has made, and collect the replies."""
         began = time.monotonic()
         partition_of = {node: partition for partition, node in self.roster.nodes.items()}
         partitions = [partition_of[message.metadata.dst_node_id] for message in messages]
         sent = dict(self._sent_bytes)
-        replies = exchange(
-            grid,
-            messages,
-            partitions,
-            context,
-            min_replies=min_replies,
-            timeout=self.timeout,
-            not_waited_for=not_waited_for,
-        )
+        replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
         warn_of_problems(replies, context.round_number)
         if self.held is not None:
             self.held.note_replies(replies, self._offered)

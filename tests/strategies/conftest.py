@@ -240,7 +240,7 @@ def ask(scripted, clock):
 
         start.grid = scripted(answer, answers)
         messages = [Message(RecordDict(), start.grid.nodes[p], "train" if trains else "evaluate") for p in answers]
-        waits = {"min_replies": 0, "timeout": 600.0, "not_waited_for": ()}
+        waits = {"min_replies": 0, "timeout": 600.0}
         waits |= {name: how.pop(name) for name in list(how) if name in waits}
         context = exchange_module.ReplyContext(5, **(agreed | {"trains": trains} | how))
         began = clock.now
