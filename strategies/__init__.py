@@ -12,7 +12,7 @@ from typing import Any
 
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
-from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
+from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
 from protosphere.models.encoder import suggest_encoder
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
 from protosphere.strategies.registry import METHODS as METHODS
@@ -33,19 +33,6 @@ if __name__ == "strategies":
 DISCRIMINANT = "discriminant"
 # the strategy of one method as Flower knows strategies; the server's room lies above this one, and is loaded on demand
 FLOWER_STRATEGY = ("protosphere.server_app.method_strategy", "MethodStrategy")
-
-
-# of the contract's members
-FORMER_NAMES = {
-    "arrived": "evaluation_state",
-    "awaited": "expected_parts",
-    "derive_constants": "begin",
-    "download_unit": "norm_scale",
-    "downloads_due": "download",
-    "impossible": "contradiction",
-    "unread": "ignored_settings",
-    "uploads_due": "expected_parts",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -128,7 +115,6 @@ def load_method(name: str) -> Method:
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
                 "docs/adding-a-method.md shows one.",
             )
-        _refuse_former_names(name, plugin)
         return _with_settings_of_halves(plugin)
     if name not in METHODS:
         raise SettingError(
@@ -138,21 +124,6 @@ def load_method(name: str) -> Method:
     module, _, attribute = METHODS[name].module.partition(":")
     method: Method = getattr(import_module(module), attribute or "METHOD")
     return method
-
-
-def _refuse_former_names(name: str, method: Method) -> None:
-    """Refuse a half that overrides what the contract calls otherwise now: nobody would ask it.
-
-    Raises:
-        SettingError: names both.
-    """
-    for half in (method.server, method.objective):
-        for former_name, new_name in FORMER_NAMES.items():
-            if hasattr(half, former_name):
-                raise SettingError(
-                    f"setting `strategy` is {shown(name)}, whose `{half.__name__}` defines `{former_name}`, which the "
-                    f"contract calls `{new_name}` now; rename it (docs/adding-a-method.md)."
-                )
 
 
 def _with_settings_of_halves(method: Method) -> Method:
@@ -190,7 +161,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         unknown_names = set(values) - set(_list_names(kind))
         if unknown_names and plugins.is_plugin(settings.strategy):
             # a copy of a method of ours that has other settings: nobody gave it our defaults
-            defaults = known_settings() | {name: default for name, (default, _) in GONE.items()}
+            defaults = known_settings()
             values = {
                 n: v for n, v in values.items() if n not in unknown_names or defaults.get(f"{prefix}.{n}", kind) != v
             }
@@ -302,13 +273,11 @@ def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Inverse of `packed`, without settings that have gone.
+    """Inverse of `packed`.
 
     Raises:
-        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method; or one that has gone
-            has another value than its default.
+        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method.
     """
-    run_config = without_gone(run_config)
     packed_text = run_config.get("own-settings", "")
     try:
         plugin_settings = json.loads(str(packed_text)) if packed_text else {}
@@ -325,7 +294,7 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             f"setting `own-settings` holds `{shown(undotted_names[0])[1:-1]}`, which is no setting of a method of your "
             "own; give it by its name."
         )
-    return {**run_config, **plugin_settings, "own-settings": ""} if plugin_settings else run_config
+    return {**run_config, **plugin_settings, "own-settings": ""} if plugin_settings else dict(run_config)
 
 
 def known_settings(strategy: object = "") -> dict[str, Any]:

@@ -103,11 +103,10 @@ def compare(
     flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     try:
         place = Place.read(on, KINDS)
-        from protosphere.core.settings import without_gone
         from protosphere.plans.assignments import read_all
 
         # a slip in a setting is known before torch is loaded, which takes seconds
-        overrides = without_gone(read_all(settings or []))
+        overrides = read_all(settings or [])
         from protosphere.comparing import carry_out, resolve
         from protosphere.comparison.execution import Processes, Tasks, environments
         from protosphere.comparison.folder import ComparisonFolder

@@ -22,7 +22,6 @@ from protosphere.core.settings import (
     nearest,
     refuse_unknown,
     shown,
-    without_gone,
 )
 from protosphere.data.domains import short_name
 from protosphere.plans.assignments import RunConfig, flatten, leaves
@@ -316,7 +315,7 @@ def flat(table: Mapping[str, Any]) -> RunConfig:
     Raises:
         SettingError: an unknown setting, or one whose value is a list.
     """
-    settings = without_gone(flatten(dict(table)))
+    settings = flatten(dict(table))
     refuse_unknown(settings, known_settings(settings.get("strategy", "")))
     for name in NOT_HERE.keys() & settings.keys():
         raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")

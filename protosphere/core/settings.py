@@ -2,12 +2,10 @@
 
 import difflib
 import json
-import logging
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +14,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.paths import is_path, listed
-
-log = logging.getLogger("protosphere")
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -435,9 +431,8 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
     """
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
-        is_known = name in shared or name in GONE
         # without a near name it may be one of a method's, given without the method's name
-        if not is_known and "." not in name and nearest(name, shared):
+        if name in GONE or (name not in shared and "." not in name and nearest(name, shared)):
             refuse_unknown([name], shared)
     try:
         Settings.model_validate({name: value for name, value in settings.items() if name in shared})
@@ -461,81 +456,34 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-GONE_SINCE = "0.1.0"
-# name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
-GONE: dict[str, tuple[Scalar, str]] = {
-    "membership": ("", "clients join and leave over a deployment alone, with `min-clients` and `forget-after`"),
-    "meet-clients": ("all", "every client says at the start who it is"),
-    "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
-    "max-norm-ratio": (20.0, "robust means hold long uploads, as `fedproto.aggregation` and `weights.aggregation` do"),
-    **dict.fromkeys(
-        ("protosphere.outliers", "fedcgs.outliers"),
-        ("leave-out", "robust class means take its place, as `protosphere.aggregation` and `fedcgs.aggregation`"),
-    ),
-    "shared-test-path": ("", "a simulation sets `shared-test-share` of its samples aside; sites share no test set"),
-    "sparsity-dim": (0, "`tinyproto.sparsity-dim` takes its place, and `tinyproto-fp` without scaling is FedProto so"),
-    "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
-    "server-threads": (1, "the server computes with one thread"),
-    "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),
-    "privacy-encoder": ("", "`encoder` takes its place"),
+# a setting that was removed -> what takes its place. A row may go with the next version.
+GONE = {
+    "membership": "clients join and leave in deployments, with `min-clients` and `forget-after`",
+    "meet-clients": "every client says at the start who it is",
+    "min-train-clients": "a round selects the share `fraction-train` of the clients, at least one",
+    "max-norm-ratio": "robust means bound long uploads, such as `fedproto.aggregation` and `weights.aggregation`",
+    "protosphere.outliers": "use `protosphere.aggregation`",
+    "fedcgs.outliers": "use `fedcgs.aggregation`",
+    "shared-test-path": "a simulation sets `shared-test-share` of its samples aside; sites share no test set",
+    "sparsity-dim": "use `tinyproto.sparsity-dim`; `tinyproto-fp` without scaling is FedProto with masks",
+    "stop-min-delta": "`stop-patience` counts any rise of the mean",
+    "server-threads": "the server computes with one thread",
+    "feddistill.outputs": "FedDistill averages probabilities",
+    "privacy-encoder": "use `encoder`",
 }
-# (name, a value that it no longer takes) -> what is so now
-GONE_VALUES: dict[tuple[str, Scalar], str] = {
-    ("wire-dtype", "int8"): '"float16" is the smallest number format',
-    ("wire-dtype", "bfloat16"): '"float16" has as many bytes',
-    ("fedcgs.covariance", "identity"): 'FedNCM is a method of its own, `strategy = "fedncm"`',
-}
-
-
-def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) -> dict[str, Scalar]:
-    """The settings without those of `GONE`: at its default such a one changed nothing, and a notice says that it is
-    ignored. A method of somebody's own may have one of its own by such a name.
-
-    Args:
-        is_finished: whether nothing is to run by them any more: then whatever value they had is left out, as is one of
-            `GONE_VALUES`.
-
-    Raises:
-        SettingError: one has another value than its default, or one of `GONE_VALUES`.
-    """
-    run_config = dict(run_config)
-    is_own_method = plugins.is_plugin(str(run_config.get("strategy", "")))
-    gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
-    for (name, value), replacement in GONE_VALUES.items():
-        if is_own_method or name not in run_config or run_config[name] != value:
-            continue
-        if not is_finished:
-            raise SettingError(
-                f"setting `{name}` is {shown(value)}, which is gone since version {GONE_SINCE}: {replacement}; choose "
-                "that, or use the version that has it."
-            )
-        run_config = {other: run_config[other] for other in run_config if other != name}
-    for name in sorted(gone_names):
-        (default, replacement), value = GONE[name], run_config[name]
-        if not is_finished and (isinstance(value, bool) or value != default):
-            raise SettingError(
-                f"setting `{name}` is {shown(value)}, but it is gone since version {GONE_SINCE}: {replacement}; take "
-                "it out, or use the version that has it."
-            )
-        if not is_finished:
-            _log_gone(name, replacement)
-    return {name: value for name, value in run_config.items() if name not in gone_names}
-
-
-@cache
-def _log_gone(name: str, replacement: str) -> None:
-    """Once a process."""
-    log.warning("setting `%s` is gone since version %s and is ignored: %s", name, GONE_SINCE, replacement)
 
 
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Stop at the first name that is no setting, with the nearest one that is."""
+    """Stop at the first name that is no setting, with what has taken its place, or the nearest one."""
     allowed = list(allowed)
     for name in names:
-        if name not in allowed:
-            raise SettingError(
-                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
-            )
+        if name in allowed:
+            continue
+        if name in GONE:
+            raise SettingError(f"setting `{name}` was removed: {GONE[name]}; take it out.")
+        raise SettingError(
+            f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
+        )
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.paths import is_path, listed
-from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
+from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown
 from protosphere.data.forms.folders import FILE_SUFFIXES
 from protosphere.data.partition.table import TABLE
 from protosphere.models import model_names
@@ -81,8 +81,6 @@ def plan(
         overrides["clients"] = clients
         if clients < 1:
             raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
-    # first, for what is a path is known by the names of today
-    overrides = without_gone(overrides)
     if not remote:
         overrides = {name: _absolute(name, value) for name, value in overrides.items()}
     defaults = known_settings(overrides.get("strategy", ""))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from protosphere.core import plugins
 from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Settings, check, shown, without_gone
+from protosphere.core.settings import Settings, check, shown
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import companions, summarise
@@ -147,7 +147,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
             "give the folder that `protosphere run` names at its end."
         )
     record = RunFolder(folder)
-    saved_settings, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
+    settings, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
     # none where the run did not come to its end
     written = record.summary() if (folder / "summary.json").exists() else None
     versions = (written or {}).get("versions")
@@ -156,7 +156,6 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
-    settings = without_gone(saved_settings, is_finished=True)
     strategy = str(unpacked(settings).get("strategy", ""))
     is_missing = plugins.is_plugin(strategy) and not plugins.is_here(strategy)
     may_not_run = not trust and bool(untrusted(folder, [("strategy", strategy)]))

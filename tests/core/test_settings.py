@@ -11,19 +11,16 @@ import pytest
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import (
     GONE,
-    GONE_VALUES,
     MAY_DIFFER_ON_RESUME,
     Settings,
-    _log_gone,
     check,
     is_run_name,
     plain_name,
     refuse_relative_paths,
     refuse_unknown,
     shown,
-    without_gone,
 )
-from protosphere.strategies import known_settings
+from protosphere.strategies import known_settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {name.replace("_", "-"): value for name, value in Settings().model_dump().items()}
@@ -187,27 +184,11 @@ def test_neighbours_of_the_contradictions_pass():
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_setting_that_has_gone_is_ignored_at_its_default_with_one_notice_and_else_refused(name, caplog):
-    _log_gone.cache_clear()
+def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(name):
     assert name not in known_settings()
-    for _ in range(2):
-        assert without_gone({"rounds": 3, name: GONE[name][0]}) == {"rounds": 3}
-    assert [record.args[0] for record in caplog.records] == [name]
     with pytest.raises(SettingError) as caught:
-        without_gone({name: "other"})
-    assert f'setting `{name}` is "other", but it is gone since version' in sentence(caught)
-
-
-@pytest.mark.parametrize(("name", "value"), GONE_VALUES)
-def test_a_value_that_has_gone_is_refused_with_what_takes_its_place_but_not_in_what_is_finished(name, value):
-    config = {"strategy": name.partition(".")[0], name: value, "rounds": 3}
-    with pytest.raises(SettingError) as caught:
-        without_gone(config)
-    assert f"setting `{name}` is {shown(value)}, which is gone since version" in sentence(caught)
-    assert GONE_VALUES[name, value] in sentence(caught)
-    assert without_gone(config, is_finished=True) == {"strategy": name.partition(".")[0], "rounds": 3}
-    # a method of somebody's own may have a setting that ours lost
-    assert without_gone(config | {"strategy": "./mine.py"})[name] == value
+        read_settings({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
+    assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from protosphere.comparison.spec import read as read_plan
 from protosphere.core.errors import DataError, SettingError
-from protosphere.core.settings import GONE
 from protosphere.data.forms.folders import listed_classes
 from protosphere.plans import run_config
 from protosphere.plans.assignments import read_assignments, read_toml
@@ -181,20 +180,6 @@ def test_the_results_folder_is_resolved_and_not_made(tmp_path):
     assert not any((tmp_path / name).exists() for name in ("out", "more", "a", "b", "home/results"))
 
 
-OLD = {name: default for name, (default, _) in GONE.items()}
-
-
-def test_a_new_run_that_names_what_has_gone_is_planned_without_it(tmp_path):
-    (tmp_path / "old.toml").write_text("min-train-clients = 1\nstop-min-delta = 0\n")
-    assert plan(["old.toml", "server-threads=1 rounds=3"]).run_config == plan(["rounds=3"]).run_config
-    with pytest.raises(SettingError, match=r"`server-threads` is 4, but it is gone since"):
-        plan(["server-threads=4"])
-    # as it comes through Flower
-    assert read_settings(known_settings() | OLD).settings == read_settings({}).settings
-    with pytest.raises(SettingError, match=r"`feddistill\.outputs` is \"logits\", but it is gone since"):
-        read_settings({"strategy": "feddistill", "feddistill.outputs": "logits"})
-
-
 # --- resuming ---------------------------------------------------------------------------------------
 
 
@@ -226,19 +211,6 @@ def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
     (cut_run / "settings.json").write_text(json.dumps(kept))
     with pytest.raises(SettingError, match=r"setting `ditto\.personal-epochs` was 0 and is now 2"):
         plan(["ditto.personal-epochs=2"], resume="latest")
-
-
-def test_a_run_goes_on_whose_folder_names_what_has_gone(cut_run):
-    today = json.loads((cut_run / "settings.json").read_text())
-    change(cut_run, OLD)
-    made = plan(["rounds=9", "server-threads=1"], resume="latest")
-    assert made.run_config == today | {"rounds": 9, "resume": str(cut_run)}
-    # the server may be told of it, too: an older SuperLink's defaults are
-    for config in (made.run_config, made.run_config | OLD):
-        assert open_folder(read_settings(config), config).path == cut_run
-    change(cut_run, {"min-train-clients": 2})
-    with pytest.raises(SettingError, match="`min-train-clients` is 2, but it is gone since"):
-        plan(resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):

@@ -1,7 +1,6 @@
 """Reports of runs that lack something, at the end of runs, and of folders that cannot be reported."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -9,7 +8,6 @@ from typer.testing import CliRunner
 
 from protosphere.cli.main import app
 from protosphere.core.errors import RunError, SettingError
-from protosphere.core.settings import GONE
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.reports import report as report_module
 from protosphere.reports.label_distribution import holdings
@@ -30,15 +28,6 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     write_report(folder)
     assert "is not finished: the report covers its first 2 rounds" in outline(folder).text
     assert pictures(folder) == EVERY
-
-
-def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
-    folder = fabricate(tmp_path / "run", settings={name: default for name, (default, _) in GONE.items()})
-    change(folder, "settings.json", **{"server-threads": 4})
-    write_report(folder)
-    text = outline(folder).text
-    # a method may have one of its own by that name
-    assert not any(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) for name in GONE)
 
 
 @pytest.mark.parametrize(

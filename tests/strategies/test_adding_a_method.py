@@ -26,7 +26,7 @@ from protosphere.plans.run_config import plan
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import RosterError
-from protosphere.strategies import known_settings, load_method, packed, read_settings, unpacked
+from protosphere.strategies import known_settings, packed, read_settings, unpacked
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedproto import FedProtoSettings
 from protosphere.wire.payloads import Identity
@@ -177,15 +177,6 @@ def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
     with pytest.raises(SettingError) as raised:
         run_of(node)
     assert "secret" not in public_errors.public_words(raised.value, node.node_config)
-
-
-def test_a_half_that_overrides_a_former_name_of_the_contract_is_refused(project: Path) -> None:
-    text = printed("adding-a-method.md")
-    (project / "old.py").write_text(text + "\n\nShrunk.impossible = lambda self, partition, upload: ''\n")
-    with pytest.raises(
-        SettingError, match="`Shrunk` defines `impossible`, which the contract calls `contradiction` now"
-    ):
-        load_method(str(project / "old.py"))
 
 
 # --- one half of ours ----------------------------------------------------------------------------------------
