@@ -79,8 +79,8 @@ class Fed3RSettings:
         normalise: divide each w_c by its length. AFL: false; the code of Fed3R's authors: true.
         random_features: D, number of random features, even; 0: none. D^2 values are uploaded.
         sigma: width of the random features' kernel, as a distance between unit vectors. Ours.
-        fewest: minimum samples of a class to be part of both sums. Paper: 1.
-        aggregation: aggregation of each class's means over its holders. Paper: the mean.
+        fewest: classes with fewer samples are in neither sum. Paper: 1.
+        aggregation: how each class's means are aggregated. Paper: mean.
     """
 
     ridge: m.Positive = 0.01

@@ -65,10 +65,9 @@ class FedCGSSettings:
     """`fedcgs.*`.
 
     Attributes:
-        covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
-            FedCGS' code).
-        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size, in [0, 1].
-        aggregation: aggregation of each class's means over its holders. Paper: the mean.
+        covariance: rows around their class means (pooled), or around one common mean (total; authors' code).
+        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size.
+        aggregation: how each class's means are aggregated. Paper: mean.
     """
 
     covariance: Literal["pooled", "total"] = "pooled"

@@ -43,11 +43,10 @@ class FedCOFSettings:
     """`fedcof.*`.
 
     Attributes:
-        gamma: amount added to the variances, in units of their mean within classes. Authors: 1 (MobileNetV2: 0.1), for
+        gamma: added to the variances, in units of their mean within classes. Authors: 1 (MobileNetV2: 0.1), for
             unscaled features.
-        fewest: minimum samples of a class for its mean to be sent. Paper: 1.
-        aggregation: aggregation of each class's means over its holders; robust ones also bound each client's scatter.
-            Paper: the mean.
+        fewest: classes with fewer samples are not sent. Paper: 1.
+        aggregation: how each class's means are aggregated; robust means also bound each client's scatter. Paper: mean.
     """
 
     gamma: m.Positive = 1.0

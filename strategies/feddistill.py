@@ -30,7 +30,7 @@ class FedDistillSettings:
 
     Attributes:
         weight: gamma, weight of the distillation. Paper: not given.
-        teacher: outputs to learn from: those of all other clients (paper), or of all including its own.
+        teacher: outputs to learn from: of all other clients (paper), or of all clients.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0

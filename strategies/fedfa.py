@@ -38,7 +38,7 @@ class FedFASettings:
 
     Attributes:
         anchor_weight: lambda, weight of the distance to the anchors. Authors: 0.1.
-        momentum: m, share of an anchor kept per epoch, so m^E per round of E epochs. Authors: 0.5.
+        momentum: m, share of an anchor kept per epoch. Authors: 0.5.
     """
 
     anchor_weight: m.NotNegative = 0.1

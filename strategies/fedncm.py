@@ -27,8 +27,8 @@ class FedNCMSettings:
     """`fedncm.*`.
 
     Attributes:
-        fewest: minimum samples of a class for its mean to be sent. Paper: 1.
-        aggregation: aggregation of each class's means over its holders. Paper: the mean.
+        fewest: classes with fewer samples are not sent. Paper: 1.
+        aggregation: how each class's means are aggregated. Paper: mean.
     """
 
     fewest: m.AtLeastOne = 1

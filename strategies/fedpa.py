@@ -38,8 +38,7 @@ class FedPASettings:
     """`fedpa.*`.
 
     Attributes:
-        weighting: weights of clients per class, as teachers and in its prototype. Authors: samples, which discloses
-            class counts.
+        weighting: weights of clients per class. Authors: samples.
         server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
         server_steps: server steps per round. Authors: 50.
     """

@@ -52,8 +52,8 @@ class FedPFTSettings:
             spherical.
         epochs: server epochs over the samples drawn from the mixtures. Ours.
         learning_rate: learning rate of AdamW. Ours.
-        fewest: minimum samples of a class for its mixture to be sent. Paper: 1.
-        aggregation: aggregation of each class's mixtures over its holders. Paper: the mean, of unchanged mixtures.
+        fewest: classes with fewer samples are not sent. Paper: 1.
+        aggregation: how each class's mixtures are aggregated. Paper: mean of unchanged mixtures.
     """
 
     components: m.AtLeastOne = 1

@@ -54,7 +54,7 @@ class GFPLSettings:
         cross_entropy_weight: weight of the classifier's own term. Paper: 1, and in its Figure 2 also 0.
         threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
         threshold_per_dimension: divide the Bhattacharyya distance by d. Ours; paper: false.
-        weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`, which uploads n_ij).
+        weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`).
         first_exchange: t1, round of the first exchange. Paper: 10.
         exchange_every: S_T, rounds between exchanges. Paper: 10.
         pseudo_features: r, number of pseudo-features per class; 0: no exchange, the paper's ablation. Paper: 16.

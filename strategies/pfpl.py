@@ -35,7 +35,7 @@ class PFPLSettings:
     """`pfpl.*`.
 
     Attributes:
-        alpha: share of the client's own prototype, in [0, 1]. Paper: 0.3, 0.5 and 0.6, chosen by data set.
+        alpha: share of the client's own prototype. Paper: 0.3, 0.5 or 0.6, by data set.
         weighting: weights of the other clients' prototypes. Paper: `similarity` in words, `distance` as printed.
     """
 

@@ -84,12 +84,11 @@ class ProtosphereSettings:
 
     Attributes:
         gamma: scale of the frame, in units of feature norm, as `frame.gamma`.
-        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size, in [0, 1]; 0: by its number of samples
-            (OAS).
-        exchanges: number of first rounds in which clients send; 0: one if all clients train in each round, otherwise
-            enough for nearly all to have trained. The server uses each client's first upload.
-        fewest: minimum samples of a class for its mean to be sent, unless no class has so many.
-        aggregation: aggregation of each class's means, if three or more clients hold it. Robust ones also bound a
+        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size; 0: by its number of samples (OAS).
+        exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
+            round, otherwise enough for nearly all.
+        fewest: classes with fewer samples are not sent, unless a client has no larger one.
+        aggregation: how means of a class with three or more holders are aggregated; robust means also bound each
             client's scatter.
     """
 

@@ -194,20 +194,20 @@ def _as_arguments(flags: Mapping[str, object]) -> list[str]:
 
 
 def _print(written: "Written", seeds: int) -> None:
-    """Print the tables that answer most questions, what came out, and where the rest stands."""
+    """Print where all of it stands, the tables that answer most questions, what came out, and what to do next."""
     from protosphere.comparison import tables
 
+    for path in written.paths:
+        typer.echo(f"written: {_shorten(path)}")
+    typer.echo()
     terminal = console()
     for table in written.tables:
         if table.kind in PRINTED:
             typer.echo(table.sentence)
             terminal.print(tables.console(table))
     typer.echo(written.conclusion)
-    advice = "" if seeds >= ENOUGH_SEEDS else f"; {ENOUGH_SEEDS} seeds in place of {seeds} narrow the intervals"
-    typer.echo(f"The report has all intervals, costs and notes{advice}.")
-    typer.echo()
-    for path in written.paths:
-        typer.echo(f"written: {_shorten(path)}")
+    more = "" if seeds >= ENOUGH_SEEDS else f"try {ENOUGH_SEEDS} seeds instead of {seeds} for narrower intervals, and "
+    typer.echo(f"Next, {more}read the report: it has all intervals, costs and notes.")
 
 
 def _shorten(path: Path) -> str:

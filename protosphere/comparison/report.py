@@ -8,7 +8,16 @@ import pandas as pd
 from markupsafe import Markup
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import as_csv, by_seed, collect, differences, differences_csv, summarise
+from protosphere.comparison.frame import (
+    as_csv,
+    by_method,
+    by_seed,
+    collect,
+    differences,
+    differences_csv,
+    gains_of_exchange,
+    summarise,
+)
 from protosphere.comparison.spec import ComparisonSpec
 from protosphere.comparison.tables import Table as TextTable
 from protosphere.comparison.tables import accuracy, labels_for, latex, markdown, notes_below, tables_of
@@ -71,8 +80,8 @@ def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequ
 
 
 def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
-    """What came out on the first row, in a sentence: the best method's accuracy beside the baseline's, and whether
-    chance would explain it.
+    """What came out on the first row, in a sentence: the best method's accuracy, what its exchange adds or else how far
+    it is from the baseline, and whether chance would explain it.
 
     Args:
         trials: the finished ones.
@@ -82,9 +91,11 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     means = figures.mean().dropna()
     if means.empty:
         return "No trial is finished yet."
+    others = "" if len(comparison.rows) == 1 else " Below are the other rows."
+    if exchange := _conclude_exchange(comparison, trials, means.max()):
+        return exchange + others
     best, base = str(means.idxmax()), comparison.baseline_label
     reached = f"On {row} {best} reaches {accuracy(summarise(figures[best]), seeds)} % ({metric})"
-    others = "" if len(comparison.rows) == 1 else " Below are the other rows."
     if best == base and len(means) > 1:
         return f"{reached}; no other method of {len(means)} is above it.{others}"
     lines = differences(comparison, trials)
@@ -92,13 +103,35 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     if lines.empty or not lines["seeds"].iloc[0]:
         return f"{reached}.{others}"
     gap = lines.iloc[0]
-    # of one seed there is no test
-    is_tested = not pd.isna(gap["p"])
-    verdict = "more than chance explains" if is_tested and gap["significant"] else "which chance may explain"
-    if not is_tested:
-        verdict = f"of one seed, {verdict}"
-    points = f"{100 * gap['difference']:+.1f} points, {verdict}"
+    points = f"{100 * gap['difference']:+.1f} points, {_verdict(gap)}"
     return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {points}.{others}"
+
+
+def _conclude_exchange(comparison: ComparisonSpec, trials: pd.DataFrame, best: float) -> str:
+    """What the most accurate exchanged rule on the first row adds; "" if none was measured, or all are below `best`."""
+    row, seeds = comparison.rows[0].label, len(comparison.seeds)
+    runs_by_method = by_method(trials, comparison, row)
+    reached: dict[float, tuple[pd.Series, pd.Series]] = {}
+    for _, gain in gains_of_exchange(comparison, trials).iterrows():
+        if gain["row"] == row and gain["seeds"]:
+            figures = runs_by_method[gain["method"]][gain["metric"]]
+            reached[figures.mean()] = (gain, figures)
+    if not reached or max(reached) < best:
+        return ""
+    gain, figures = reached[max(reached)]
+    change = 100 * gain["difference"]
+    return (
+        f"On {row} {gain['method']} reaches {accuracy(summarise(figures), seeds)} % ({gain['metric']}); its exchange "
+        f"{'adds' if change >= 0 else 'costs'} {abs(change):.1f} points, {_verdict(gain)}."
+    )
+
+
+def _verdict(gap: pd.Series) -> str:
+    """Whether chance would explain a difference."""
+    # of one seed there is no test
+    if pd.isna(gap["p"]):
+        return "of one seed, which chance may explain"
+    return "more than chance explains" if gap["significant"] else "which chance may explain"
 
 
 def _page(

@@ -114,31 +114,30 @@ class Settings(BaseModel):
     own_settings: str = ""
     """internal: settings of your own method, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
-    """the data set: a name, a hub id or a path. Several, separated by commas, or `<folder>/*`, are
-    [domains](data.md#domains) of one task; several tables are sites"""
+    """a name, a hub id or a path; several, separated by commas, or `<folder>/*`, are [domains](data.md#domains);
+    several tables are sites"""
     classes: Literal["same", "union"] = "same"
     """classes of domains: the same names everywhere, or the union of all"""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
     """image side in pixels; 0: unchanged, for domains the largest"""
     models: NotEmpty = "tiny"
-    """architectures, assigned to clients in turn: names, families or `./file.py:callable`, separated by commas.
-    Default: what suits the data. The `model` of a site's SuperNode takes precedence"""
+    """architectures, assigned to clients in turn: names, families or `./file.py:callable`, separated by commas. Without
+    it, the data decide. A site's own `model` takes precedence"""
     rounds: AtLeastOne = 20
     """T, number of rounds"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """seed of all random draws"""
 
     clients: Count = 0
-    """number of clients; 0: 10 or what the data imply; in a deployment, the `num-partitions` of most SuperNodes"""
+    """number of clients; 0: 10 or what the data imply; in a deployment, `--of` of most sites"""
     min_clients: Count = 0
     """deployment: start with this many clients; others [join later](deployment.md#sites-that-come-and-go); 0: wait
     for all"""
     forget_after: Count = 0
-    """with `min-clients`: a client leaves after this many rounds of absence; 0: never"""
+    """with `min-clients`: rounds of absence after which a client leaves; 0: never"""
     partition: Annotated[str, BeforeValidator(_partition)] = "dirichlet"
-    """how samples are [divided](data.md#who-gets-what): `iid`; `dirichlet`; `pathological`; `way-shot` (few samples
-    of few classes); `mixed` (`way-shot` within one domain); `table` (counts in a file); `column` (its values); or
-    `sites` (one data set per client)"""
+    """how samples are [divided](data.md#who-gets-what): `iid`, `dirichlet`, `pathological`, `way-shot` (few samples
+    of few classes), `mixed` (the same within a domain), `table`, `column` or `sites` (one data set per client)"""
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
@@ -146,7 +145,7 @@ class Settings(BaseModel):
     alpha: Positive = 0.1
     """Dirichlet concentration; small values mean strong label skew"""
     self_balancing: bool = False
-    """`dirichlet`: a client with more than an even share gets no samples of later classes"""
+    """`dirichlet`: clients above an even share get no samples of later classes"""
     classes_per_client: AtLeastOne = 2
     """`pathological`: classes per client, in uneven parts"""
     ways: AtLeastTwo = 3
@@ -154,8 +153,7 @@ class Settings(BaseModel):
     ways_spread: Count = 1
     """ŵ: the number of classes is uniform in w̄ ± ŵ, at least 2"""
     shots: Count = 100
-    """s̄, mean number of samples per class and client, including validation (and `pooled` test) samples; `mixed`: 0
-    for all"""
+    """s̄, mean number of samples per class and client, including validation (and `pooled` test); `mixed`: 0 for all"""
     shots_spread: Count = 1
     """ŝ: the number of samples is uniform in s̄ ± ŝ, at least 1, one draw per client"""
     min_samples: AtLeastOne = 10
@@ -163,7 +161,7 @@ class Settings(BaseModel):
     max_samples: Count = 0
     """use only the first N samples; 0: all"""
     split: Literal["pooled", "official"] = "pooled"
-    """test samples: part of each client's samples, or the official test set (required by `way-shot`)"""
+    """test samples: a part of each client's, or the official test set (required by `way-shot`)"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     """share of a client's samples used for testing"""
     validation_share: Share = 0.1
@@ -173,7 +171,7 @@ class Settings(BaseModel):
     label_column: str = ""
     """column of the classes"""
     group_column: str = ""
-    """column of groups, such as patients: samples of one group stay on one side of a split"""
+    """column of groups, such as patients, that no split divides"""
     max_tokens: AtLeastOne = 256
     """texts are truncated after this many tokens"""
     normalise: bool = False
@@ -205,7 +203,7 @@ class Settings(BaseModel):
     """a [public encoder](models.md#public-encoders): `handcrafted` (the default of `protosphere`),
     `efficientnet-lite0`, `hf:…`, your own, or `random` for trials"""
     encoder_radius: NotNegative = 0.0
-    """scaling of its features: 0: unit vectors; R: z = u / max(R, ‖u‖). Not with `privacy`, `fedcgs`, `fedcof`"""
+    """R: z = u / max(R, ‖u‖) instead of unit vectors; not with `privacy`, `fedcgs`, `fedcof`"""
     feature_activation: Literal["linear", "relu"] = "linear"
     """activation of the features; ReLU cannot reach negative targets"""
     prototype_weight: NotNegative = 1.0
@@ -213,13 +211,13 @@ class Settings(BaseModel):
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
     """mean of (z − t)² over dimensions; mean of ‖z − t‖; mean of ‖z − t‖²"""
     prototypes_from: Literal["model", "training"] = "model"
-    """prototypes from the trained model, or from features seen during training (faster; no `discriminant`)"""
+    """prototypes from the trained model, or from features during training (faster; no `discriminant`)"""
 
     share_buffers: Literal["average", "own"] = "average"
     """with shared weights: average batch norm statistics, or keep them local"""
     wire_dtype: Literal["float32", "float16"] = "float32"
-    """format of exchanged values. `protosphere` always sends scatter and discriminant as `float16`, whose maximum
-    of 65504 TinyProto can exceed"""
+    """format of exchanged values. `protosphere` always sends scatter and discriminant as `float16`. TinyProto can
+    exceed its maximum, 65504"""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     """ρ, share of clients with training samples that train in a round"""
@@ -230,21 +228,21 @@ class Settings(BaseModel):
     inference: str = "auto"
     """[inference rule](glossary.md#inference-rules) of the headline; `auto`: the method's own"""
     ensemble_every: Count = 0
-    """simulation: rounds between predictions of a shared test set, a multiple of `evaluate-every`; 0: never"""
+    """simulation: rounds between predictions of a shared test set; 0: never"""
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """share of the samples set aside for `ensemble-every`"""
     disclose_class_counts: bool = False
     """allow methods that need class counts to send them"""
     confusion: Literal["auto", "always", "never"] = "auto"
-    """send test samples per class in the last evaluation; `auto`: if the run made the partition and the method does
-    not hide class counts; never with `privacy`"""
+    """send test samples per class in the last evaluation; `auto`: if the run made the partition and the method hides
+    no class counts; never with `privacy`"""
     roc_auc: bool = False
     """measure each client's area under the ROC curve; not with `privacy`"""
     stop_patience: Count = 0
     """stop after this many evaluations without a better validation accuracy; 0: never"""
 
     privacy: Literal["none", "release"] = "none"
-    """`release`: one noisy release is all that a client sends about its training samples"""
+    """`release`: a client sends only one noisy release about its training samples"""
     privacy_epsilon: Positive = 3.0
     """ε of the release, for adding or removing one unit"""
     privacy_delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
@@ -254,37 +252,35 @@ class Settings(BaseModel):
     privacy_scale: Positive = 10.0
     """length of a released prototype of norm 1"""
     privacy_measure: bool = False
-    """simulations of public data: send metrics in the clear, outside the guarantee"""
+    """for public data: send metrics in the clear, outside the guarantee"""
 
     start_timeout: Positive = 300.0
     """seconds to wait for all clients at the start"""
     query_timeout: Positive = 30.0
     """seconds to wait for a new node's answer"""
     round_timeout: Positive = 600.0
-    """seconds to wait for a round's replies (deployments)"""
+    """deployment: seconds to wait for a round's replies"""
     min_replies: Count = 0
-    """deployment: this many valid replies close a round, and fewer make it a failed round; 0: all. A simulation
-    waits for all"""
+    """deployment: valid replies that close a round; with fewer the round fails; 0: all"""
     max_failed_rounds: AtLeastOne = 3
     """the run ends after this many failed rounds in a row"""
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
     """uploads with a longer prototype are rejected (TinyProto: times the client's samples)"""
     max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
-    """a client's weight in means and metrics is at most this many times the clients' median number of samples; the
-    papers' presets use 1e9"""
+    """largest weight of a client in means and metrics, in medians of the clients' numbers of samples; papers' presets:
+    1e9"""
     client_weights: Literal["samples", "equal"] = "samples"
     """weigh clients by their samples, or equally"""
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
-    """where clients train: `auto`, `cpu`, `cuda`, `cuda:N`, `mps` or `xpu`. The `device` of a site's SuperNode
-    takes precedence"""
+    """where clients train: `auto`, `cpu`, `cuda`, `cuda:N`, `mps` or `xpu`. A site's own `device` takes precedence"""
     precision: Literal["float32", "bf16"] = "float32"
     """`bf16`: autocast on CUDA"""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """CPU threads per client; changing it changes floating-point sums"""
     state_memory: Count = 1024
-    """MB of client models kept in memory between rounds; the rest is on disk"""
+    """MB of client models in memory between rounds; the rest is on disk"""
     results_dir: str = ""
     """absolute path of the folder of runs; default: `results` in PROTOSPHERE_HOME"""
     resume: str = ""
@@ -293,7 +289,7 @@ class Settings(BaseModel):
     report: bool = True
     """write a report at the end of the run"""
     keep_prototypes: Literal["some", "all"] = "some"
-    """rounds whose prototypes `Run.prototypes(round)` has: `some`, the newest alone; `all`, 4 bytes per value"""
+    """prototypes that a run stores: of its newest round (`some`) or of every round (4 bytes per value)"""
 
     tensorboard: bool = False
     """also send metrics to TensorBoard ([details](running.md#watch-a-run-elsewhere))"""

@@ -77,7 +77,7 @@ def test_choices_become_trials_and_their_tables_are_printed_and_written(invoke, 
     assert (calls["jobs"], calls["workers"], calls["reports"], calls["keep_models"]) == (2, 1, False, True)
     assert calls["folder"].path.parent == Path("out").absolute()
     assert "4 trials, 2 at a time\n" in result.stdout
-    for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "5 seeds in place of 2"):
+    for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "try 5 seeds instead of 2"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
