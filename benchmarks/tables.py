@@ -81,12 +81,11 @@ class Stored:
 
     def describe(self) -> str:
         """Where the figures come from, in a sentence."""
-        seeds = [f"{data} {', '.join(map(str, self.seeds(data)))}" for data in self.names("data")]
-        source = self.source
-        return (
-            f"Measured by `{source['command']}`, commit {source['commit']}, {source['machine']}. "
-            f"Seeds: {'; '.join(seeds)}. Stored in `benchmarks/results/{self.name}.csv`."
-        )
+        data_by_seeds: dict[str, list[str]] = {}
+        for data in self.names("data"):
+            data_by_seeds.setdefault(", ".join(map(str, self.seeds(data))), []).append(data)
+        seeds = [f"{numbers} of {', '.join(data)}" for numbers, data in data_by_seeds.items()]
+        return f"`{self.source['command']}`, commit {self.source['commit']}. Seeds: {'; '.join(seeds)}."
 
 
 def digest(name: str) -> str:
@@ -308,8 +307,10 @@ def _metrics_in_space(name: str) -> list[str]:
 
 def sources() -> Iterator[str]:
     """Where all of it was measured."""
-    for path in sorted(RESULTS.glob("*.csv")):
-        yield f"- {path.stem}: {Stored(path.stem).describe()}"
+    tables = [Stored(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
+    for table in tables:
+        yield f"- `{table.name}.csv`: {table.describe()}"
+    yield f"- machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

@@ -38,7 +38,7 @@ class DittoSettings:
     """`ditto.*`.
 
     Attributes:
-        weight: lambda, weight of the distance between the personal and the shared model. Authors' scripts: 1.
+        weight: λ, weight of the distance between personal and shared model. Authors: 1.
         personal_epochs: epochs of the personal model; 0: `local-epochs` (paper).
     """
 

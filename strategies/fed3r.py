@@ -76,9 +76,9 @@ class Fed3RSettings:
 
     Attributes:
         ridge: lambda, added to the eigenvalues of G. Authors' code: 0.01.
-        normalise: divide each w_c by its length. AFL: false; the code of Fed3R's authors: true.
-        random_features: D, number of random features, even; 0: none. D^2 values are uploaded.
-        sigma: width of the random features' kernel, as a distance between unit vectors. Ours.
+        normalise: divide each w_c by its length. AFL: false; Fed3R's authors: true.
+        random_features: D, even number of random features (D^2 values go up); 0: none.
+        sigma: width of the random features' kernel. Ours.
         fewest: classes with fewer samples are in neither sum. Paper: 1.
         aggregation: how each class's means are aggregated. Paper: mean.
     """

@@ -28,7 +28,7 @@ class FedNHSettings:
     """`fednh.*`.
 
     Attributes:
-        smoothing: rho, share of W that is kept in a round. Paper and ProtoNorm's table: 0.9.
+        smoothing: ρ, share of W that is kept in a round. Paper: 0.9.
         scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
         weighting: weights of the clients' prototypes of a class. Authors: samples.
         start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).

@@ -50,7 +50,7 @@ class FedPFTSettings:
         components: k, maximum number of Gaussians per class. Flower's baseline: 1.
         covariance: one variance per component (spherical), or per dimension (diagonal). Baseline:
             spherical.
-        epochs: server epochs over the samples drawn from the mixtures. Ours.
+        epochs: server epochs over samples of the mixtures. Ours.
         learning_rate: learning rate of AdamW. Ours.
         fewest: classes with fewer samples are not sent. Paper: 1.
         aggregation: how each class's mixtures are aggregated. Paper: mean of unchanged mixtures.

@@ -32,7 +32,7 @@ class FedTGPSettings:
         server_learning_rate: learning rate of the server's SGD. Paper: 0.01.
         server_batch_size: uploaded prototypes per batch. Ours: 32; the authors' script: 10.
         server_momentum: momentum of the server's SGD. Paper: none.
-        gamma: scale of the targets, relative to the received prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
+        gamma: scale of the targets, as `fedproto.gamma`.
     """
 
     margin: m.NotNegative = 100.0

@@ -30,7 +30,7 @@ class FeSEMSettings:
     """`fesem.*`.
 
     Attributes:
-        clusters: C, number of clusters. Papers: not given; a public library uses 3.
+        clusters: C, number of clusters. Papers: not given.
     """
 
     clusters: Annotated[int, Field(ge=1)] = 3

@@ -23,7 +23,7 @@ class FrameSettings:
     """`frame.*`.
 
     Attributes:
-        gamma: the scale of the targets, in units of feature norm; compare with `protonorm.gamma`.
+        gamma: scale of the targets, as `protonorm.gamma`.
     """
 
     gamma: m.Positive = 10.0

@@ -49,15 +49,15 @@ class GFPLSettings:
 
     Attributes:
         components: n, maximum number of Gaussians per class. Paper: 4.
-        dual_classifier: use a second head, a fixed frame, beside the classifier. The paper's ablation: false.
+        dual_classifier: use a second head, a fixed frame. Ablation: false.
         dot_weight: lambda, weight of the second head's dot regression. Paper: 2.
-        cross_entropy_weight: weight of the classifier's own term. Paper: 1, and in its Figure 2 also 0.
+        cross_entropy_weight: weight of the classifier's own term. Paper: 1; Figure 2: 0.
         threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
         threshold_per_dimension: divide the Bhattacharyya distance by d. Ours; paper: false.
         weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`).
         first_exchange: t1, round of the first exchange. Paper: 10.
         exchange_every: S_T, rounds between exchanges. Paper: 10.
-        pseudo_features: r, number of pseudo-features per class; 0: no exchange, the paper's ablation. Paper: 16.
+        pseudo_features: r, pseudo-features per class; 0: no exchange (ablation). Paper: 16.
         retrain_learning_rate: learning rate of the retraining's SGD. Paper: 0.01.
         retrain_momentum: momentum of the retraining's SGD. Paper: 0.5.
     """

@@ -37,16 +37,15 @@ class ProtoNormSettings:
     """`protonorm.*`.
 
     Attributes:
-        gamma: scale of the targets, in units of feature norm. Paper: 100 (CIFAR-10), 200 (CIFAR-100,
-            Flowers-102), 400 (Tiny ImageNet); 1 is the ablation without upscaling.
-        alignment: the solver: auto, simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none (means
-            are only normalised).
+        gamma: scale of the targets, in units of feature norm. Paper: 100 (CIFAR-10), 200 (CIFAR-100, Flowers-102), 400
+            (Tiny ImageNet); ablation: 1.
+        alignment: the solver: simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none (means are
+            only normalised).
         energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic, 1 is Thomson's.
-        iterations: maximum number of `thomson` steps. Paper: not given; its release: 500.
-        stop: early stopping of `thomson`: none, force (the paper's and its release's rule), tangential.
-        epsilon: threshold of `stop`. Paper: not given; its release compares four decimals.
-        initial_directions: random (round 1 has seeded unit vectors as targets; Algorithm 2, line 1) or none (it has no
-            targets).
+        iterations: maximum number of `thomson` steps. Release: 500.
+        stop: early stopping of `thomson`; force is the paper's rule.
+        epsilon: threshold of `stop`. Release: four decimals.
+        initial_directions: targets of round 1: random unit vectors (Algorithm 2) or none.
     """
 
     gamma: m.Positive = 10.0

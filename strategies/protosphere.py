@@ -83,7 +83,7 @@ class ProtosphereSettings:
     """`protosphere.*`.
 
     Attributes:
-        gamma: scale of the frame, in units of feature norm, as `frame.gamma`.
+        gamma: scale of the frame, as `protonorm.gamma`.
         shrinkage: shrinkage of the pooled Sigma towards a sphere of its size; 0: by its number of samples (OAS).
         exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
             round, otherwise enough for nearly all.

@@ -44,8 +44,8 @@ class TinyProtoSettings:
         sparsity_dim: s, number of values sent per prototype; 0 or d: all. Paper: 50 of 500.
         scaling: scale prototypes by class counts.
         mu: scaling constant, per image; 0: 0.9 (FP) or 0.6 (FT), divided by the mean number of images of a held class
-            (with `sum`: of a class). Paper, with `sum`: 1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet).
-        sum: add up a class's uploads, as the authors' code does; Eq. 10 prints their mean.
+            (with `sum`: of a class). Paper, with `sum`: 1.5e-4 (CIFAR-10) or 1.5e-3.
+        sum: add up a class's uploads, as the authors' code does, instead of their mean (Eq. 10).
     """
 
     sparsity_dim: m.Count = 0

@@ -81,7 +81,7 @@ def test_a_seed_that_is_not_finished_everywhere_is_left_out(place):
     assert sorted(set(stored.frame["seed"])) == [0, 2]
     assert stored.values("digits", "protosphere", "pool selected").to_dict() == {0: 0.9, 2: 0.92}
     assert "commit abc" in stored.describe()
-    assert "Seeds: digits 0, 2." in stored.describe()
+    assert "Seeds: 0, 2 of digits." in stored.describe()
     folder = compared(place, ACCURACIES)
     with pytest.raises(SystemExit, match="digits, local, seed 0 is in two folders"):
         store("methods", [folder, folder], "", "")

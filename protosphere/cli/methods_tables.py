@@ -9,7 +9,7 @@ from protosphere.strategies.registry import FAMILIES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "methods.md"
 FAMILIES_HEAD = "| family | methods | what is exchanged |"
-METHODS_HEAD = "| method | family | source | what goes up | what comes down | beyond its own training | predicts by |"
+METHODS_HEAD = "| method | source | what goes up | what comes down | extra work | predicts by |"
 
 
 def families_table() -> str:
@@ -23,13 +23,13 @@ def families_table() -> str:
 
 def methods_table() -> str:
     """A row per method, family by family."""
-    rows = [METHODS_HEAD, "|---" * 7 + "|"]
+    rows = [METHODS_HEAD, "|---" * 6 + "|"]
     for family in FAMILIES:
         for name, entry in METHODS.items():
             if entry.family != family:
                 continue
             rule = f"`{load_method(name).inference}`"
-            cells = (f"`{name}`", family, entry.source, entry.up, entry.down, entry.cost or "-", rule)
+            cells = (f"`{name}`", entry.source, entry.up, entry.down, entry.cost or "-", rule)
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

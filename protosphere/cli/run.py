@@ -58,7 +58,7 @@ def run(
     if what_leaves:
         return
     if ending.folder is None:
-        typer.echo("completed; the results lie on the SuperLink's machine")
+        typer.echo("completed; the results are on the SuperLink's machine, where `report.html` shows them")
         return
     from protosphere.cli.summary import print_summary
 

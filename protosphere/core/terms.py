@@ -13,14 +13,13 @@ HEADINGS: dict[Kind, str] = {
     "words": "Words",
 }
 NOTATION = (
-    "a_i(t): test accuracy of client i after round t, by one inference rule. n_i: its number of test samples, capped "
-    "at `max-weight-ratio` times the clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i; V(t): the same on validation "
-    "samples. "
-    "N: clients. T: the last round. Round 0, before training, is never counted.",
-    "x: a sample. y: its class. z(x): features of the client's own extractor. g(x): logits of its own model. "
-    "ẑ(x): the public encoder's features, as unit vectors. n_ij: training samples of class j at client i; "
-    "K: classes; π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij: mean of z(x) over the client's training samples of class "
-    "j; P_j: the global prototype.",
+    "N is the number of clients, K that of classes, and T the last round. a_i(t) is the test accuracy of client i "
+    "after round t, by one inference rule. n_i is its number of test samples, capped at `max-weight-ratio` times the "
+    "clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i, and V(t) is the same on validation samples. Round 0, before "
+    "training, never counts.",
+    "x is a sample and y its class. z(x) are the features and g(x) the logits of the client's own model; ẑ(x) are the "
+    "public encoder's features, as unit vectors. n_ij is the number of training samples of class j at client i, and "
+    "π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij is the mean of z(x) over them, and P_j the global prototype.",
 )
 
 
@@ -60,56 +59,55 @@ _ALL = (
     Term(
         "client-best",
         "figures",
-        "Mean over clients, each at its own best round, weighted by test samples. Rounds are chosen on test samples.",
+        "Mean over clients, each at its own best round on test samples, weighted by their number.",
         "Σ_i n_i max_t a_i(t) / Σ_i n_i",
     ),
     Term(
         "client-best-unweighted",
         "figures",
-        "As client-best, but the unweighted mean over clients.",
+        "The unweighted version of client-best.",
         "(1/N) Σ_i max_t a_i(t)",
     ),
     Term(
         "last-5",
         "figures",
         "Mean test accuracy of the last five evaluations, or of all if there are fewer.",
-        "(1/5) Σ A(t) over the last five evaluated t",
+        "(1/5) Σ A(t)",
     ),
     Term("final", "figures", "Test accuracy after the last round.", "A(T)"),
-    Term("final-unweighted", "figures", "As final, but the unweighted mean over clients.", "(1/N) Σ_i a_i(T)"),
+    Term("final-unweighted", "figures", "The unweighted version of final.", "(1/N) Σ_i a_i(T)"),
     Term(
         "domain NAME",
         "figures",
-        "Test accuracy of the clients of one domain after the headline's round, by the method's own inference rule.",
-        "Σ_i n_i a_i(t) / Σ_i n_i over the clients i of the domain, t the headline's round",
+        "Test accuracy of one domain's clients after the headline's round, by the method's own inference rule.",
+        "Σ_i n_i a_i(t) / Σ_i n_i over the domain's clients",
     ),
     Term(
         "domain-unweighted NAME",
         "figures",
-        "As domain NAME, but the unweighted mean over the domain's clients.",
-        "(1/N) Σ_i a_i(t) over the N clients i of the domain, t the headline's round",
+        "The unweighted version of domain NAME.",
+        "(1/N) Σ_i a_i(t) over the domain's N clients",
     ),
     Term(
         "headline",
         "figures",
         "The run's main metric: selected, or final if there are no validation samples. It uses the method's own "
-        "inference rule or the one that `inference` names. If the methods of a comparison have different rules, it "
-        "is shown by classifier and by discriminant.",
+        "inference rule or the one that `inference` names. A comparison of methods with different rules shows it by "
+        "classifier and by discriminant.",
     ),
     Term("worst client", "figures", "The lowest test accuracy of any client in a round.", "min_i a_i(t)"),
     Term(
         "ensemble",
         "figures",
-        "Accuracy of all clients' averaged class probabilities on the shared test set (`ensemble-every`).",
+        "Accuracy of the clients' averaged class probabilities on the shared test set (`ensemble-every`).",
         "argmax_j (1/N) Σ_i softmax(g_i(x))_j",
     ),
     Term(
         "exchange adds",
         "figures",
-        "What a method gains from its exchange: its accuracy by a rule minus the accuracy of `local` by the rule's "
-        "local counterpart, paired by seed.",
-        "A of pool − A of pool-local of `local`; A of encoder − A of encoder-local of `local`; A of classifier − A of "
-        "classifier of `local`",
+        "What a method gains from its exchange: its accuracy by a rule minus that of `local` by the rule's local "
+        "counterpart, paired by seed.",
+        "A(pool) − A(pool-local of `local`), and likewise encoder − encoder-local and classifier − classifier",
     ),
     Term("classifier", "rules", "The client's own model: its extractor, then its head.", "argmax_j g(x)_j"),
     Term("local-prototypes", "rules", "The nearest of the client's own class means.", "argmin_j ‖z(x) − p_ij‖"),
@@ -130,43 +128,41 @@ _ALL = (
         "encoder",
         "rules",
         "The exchanged classifier in a public encoder's space, over the classes of all clients. Under `privacy` it "
-        "is the nearest mean by cosine. With `protosphere`, a client adds its own means for classes that it holds and "
-        "nobody sent.",
+        "is the nearest mean by cosine. With `protosphere`, a client adds its own means of classes that nobody sent.",
         "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
     ),
     Term(
         "encoder-local",
         "rules",
-        "As encoder, without an exchange: a linear discriminant of the client's own training samples. Its shrinkage "
-        "is chosen on validation samples.",
+        "The rule encoder without an exchange: a linear discriminant of the client's own training samples. Its "
+        "shrinkage is chosen on validation samples.",
         "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
     ),
     Term(
         "pool",
         "rules",
-        "The weighted product of two class probabilities: those of the private model and those of the exchanged "
-        "discriminant. The weight w is chosen on the client's validation samples, and is near 1/2 if they are few. "
-        "The temperature t ≤ 1 is chosen on its training samples.",
-        "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j, q as of encoder",
+        "The weighted product of the class probabilities of the private model and of the exchanged discriminant. "
+        "The client chooses the weight w on validation samples (near 1/2 if they are few), and the temperature t ≤ 1 "
+        "on training samples.",
+        "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j",
     ),
     Term(
         "pool-local",
         "rules",
-        "As pool, without an exchange: the client's own discriminant replaces the exchanged one.",
-        "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local and t = 1",
+        "The rule pool without an exchange: the client's own discriminant replaces the exchanged one.",
+        "pool with q_j = ẑ(x) w_ij + b_ij and t = 1",
     ),
     Term(
         "received",
         "rules",
-        "For methods that share weights: the classifier with the weights that the server just sent, before any "
-        "training on them.",
-        "argmax_j g(x)_j with the received weights",
+        "For methods that share weights: the classifier with the weights that the server just sent, before training.",
+        "argmax_j g(x)_j with these weights",
     ),
     Term(
         "generic",
         "rules",
         "For `fedrod`: the generic head, without the client's personal one.",
-        "argmax_j h(z(x))_j, h the generic head",
+        "argmax_j h(z(x))_j",
     ),
     Term(
         "received-generic",
@@ -178,21 +174,21 @@ _ALL = (
         "etf",
         "rules",
         "For `gfpl`: the fixed head, a simplex equiangular tight frame drawn from the seed.",
-        "argmax_j h_jᵀ z̃(x), h the frame, z̃ the projected features",
+        "argmax_j h_jᵀ z̃(x), z̃ the projected features",
     ),
     Term(
         "majority class",
         "baselines",
-        "Always predicting the class that is most frequent among the client's training samples. A method below it "
-        "has learnt nothing useful.",
-        "argmax_j n_ij for every sample",
+        "A client always predicts the most frequent class of its training samples. A method below this has learnt "
+        "nothing useful.",
+        "argmax_j n_ij",
     ),
-    Term("local", "baselines", "A method: every client trains alone, and nothing is exchanged."),
+    Term("local", "baselines", "The method by which every client trains alone, and nothing is exchanged."),
     Term(
         "frame",
         "baselines",
-        "A method: as `protonorm`, but the targets come from the seed, not from an exchange. Its gain over local "
-        "comes from targets that lie far apart.",
+        "The method that differs from `protonorm` only in its targets, which come from the seed, not from an "
+        "exchange. Its gain over local comes from targets that lie far apart.",
     ),
     Term(
         "payload",
@@ -203,7 +199,7 @@ _ALL = (
     Term(
         "gradient ratio",
         "training",
-        "How strong the loss that the method adds is, relative to the cross-entropy, in a client's first batch of a "
+        "The strength of the loss that the method adds, relative to the cross-entropy, in a client's first batch of a "
         "round. Far below 1 the exchange hardly affects learning; far above 1 it outweighs the task.",
         "‖∂L_added/∂z‖ / ‖∂L_cross-entropy/∂z‖",
     ),
@@ -216,27 +212,26 @@ _ALL = (
     Term(
         "prototype norm",
         "training",
-        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. If it is far from "
-        "the target norm, the pull is strong, or the features cannot reach their targets.",
+        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. If it is far from the "
+        "target norm, the features do not reach their targets.",
         "mean_j ‖p_ij‖",
     ),
     Term(
         "macro accuracy",
         "words",
-        "The mean of the per-class accuracies (balanced accuracy), over all clients' test samples in the last "
-        "evaluation.",
-        "(1/K) Σ_j right_j / samples_j, over the K classes that have test samples",
+        "Mean of the per-class accuracies (balanced accuracy) over all clients' test samples in the last evaluation.",
+        "(1/K) Σ_j right_j / samples_j",
     ),
     Term(
         "macro F1",
         "words",
-        "The mean of the per-class F1 scores, over all clients' test samples in the last evaluation.",
-        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j), over the K classes that have test samples",
+        "Mean of the per-class F1 scores over all clients' test samples in the last evaluation.",
+        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
     ),
     Term(
         "ROC AUC",
         "words",
-        "The area under the ROC curve (`roc-auc`), one class against the rest: averaged over a client's classes, "
+        "The area under the ROC curve of one class against the rest (`roc-auc`), averaged over a client's classes, "
         "then over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
@@ -244,26 +239,25 @@ _ALL = (
     Term(
         "label skew",
         "words",
-        "Clients hold different shares of the classes. The smaller the `alpha` of the Dirichlet partition, the "
-        "stronger the skew.",
+        "Clients hold different shares of the classes. The skew grows as `alpha` of the Dirichlet partition shrinks.",
         "shares of class j over clients ~ Dirichlet(α, …, α)",
     ),
     Term(
         "client selection",
         "words",
-        "Which clients train in a round. The share `fraction-train` of them is drawn by the seed.",
+        "The choice of the clients that train in a round: the seed draws a share `fraction-train`.",
     ),
     Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
     Term(
         "prototype",
         "words",
-        "One feature vector that stands for a class; a local one is the mean over a client's training samples.",
-        "p_ij = (1/n_ij) Σ z(x) over the samples of class j at client i",
+        "A feature vector that stands for a class. A local prototype is the mean over a client's training samples.",
+        "p_ij = (1/n_ij) Σ z(x)",
     ),
     Term(
         "public encoder",
         "words",
-        "A fixed network or transform that every client has. No private sample was used to make it.",
+        "A fixed network or transform that every client has, made without private samples.",
     ),
     Term(
         "inference rule",
@@ -279,7 +273,7 @@ def glossary_page() -> str:
     lines = [
         "# Glossary",
         "",
-        "What the terms in output, reports and pages mean. `protosphere glossary` prints the same.",
+        "`protosphere glossary` prints the same.",
         "",
         *(line for paragraph in NOTATION for line in (paragraph, "")),
     ]
