@@ -303,8 +303,8 @@ class Ledger:
 
     def _make_unreadable_error(self, why: str) -> LedgerError:
         return LedgerError(
-            f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
-            "back from a copy, or mend the line, in which what was spent must stay.",
+            f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; restore the "
+            "folder from a copy, or repair the line without changing what was spent.",
         )
 
     def _make_unwritable_error(self, error: Exception) -> LedgerError:

@@ -93,7 +93,7 @@ GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 class StoreError(UserError):
     """A kept state that cannot be used; one sentence for a person."""
 
-    public = "its kept state cannot be used: bring its folder back from a copy, or start a new run"
+    public = "its stored state cannot be used: restore its folder from a copy, or start a new run"
 
 
 class Store:
@@ -173,7 +173,7 @@ class Store:
         if trained and (newest is None or newest < trained):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
-                "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
+                "which this client sent its last prototypes; restore the folder (in PROTOSPHERE_HOME), or start a "
                 "new run.",
             )
         return newest
@@ -199,7 +199,7 @@ class Store:
                 give other figures than the run promises.
         """
         path = self._path(round_number)
-        tensors = _read(path, "bring it back from a copy, or start a new run.", exact_on(device))
+        tensors = _read(path, "restore it from a copy, or start a new run.", exact_on(device))
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             part, _, entry = name.partition("/")
@@ -215,7 +215,7 @@ class Store:
             try:
                 state.prototypes = PrototypeSet(**parts["prototypes"])
             except (TypeError, ValueError) as error:
-                raise StoreError(f"{path} is damaged ({error}); bring it back from a copy.") from None
+                raise StoreError(f"{path} is damaged ({error}); restore it from a copy.") from None
         state.covariance = parts.get("covariance", {}).get("")
         state.extra, state.optimiser = (
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("extra", "optimiser")
@@ -250,7 +250,7 @@ class Store:
         path = self.folder / RECEIVED
         if not path.exists():
             return None, {}
-        remedy = "bring it back from a copy."
+        remedy = "restore it from a copy."
         return _unpack_received(path, _read(path, remedy), remedy)
 
     def load_held(self, source_round: int) -> Payload:
@@ -288,7 +288,7 @@ class Store:
         Raises:
             StoreError: the file is damaged.
         """
-        path, remedy = self.folder / POOL, "bring it back from a copy, or let the run go on."
+        path, remedy = self.folder / POOL, "restore it from a copy, or let the run go on."
         tensors = _read(path, remedy) if path.exists() else {}
         weight = float(tensors.pop(WEIGHT, torch.tensor(EQUAL_WEIGHT)))
         return weight, _unpack_received(path, tensors, remedy)[0] if tensors else None
@@ -307,9 +307,9 @@ class Store:
         if not path.exists():
             return None
         try:
-            return PrototypeSet(**_read(path, "bring it back from a copy."))
+            return PrototypeSet(**_read(path, "restore it from a copy."))
         except (TypeError, ValueError) as error:
-            raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
+            raise StoreError(f"{path} holds no prototypes ({error}); restore it from a copy.") from None
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write client.json once: what prediction needs to know beside the tensors."""
@@ -331,9 +331,9 @@ class Store:
         except DamagedError as error:
             raise StoreError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
-            raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
+            raise StoreError(f"{path} cannot be read ({error}); restore it from a copy.") from None
         if not isinstance(description, dict):
-            raise StoreError(f"{path} does not describe a client; bring it back from a copy.")
+            raise StoreError(f"{path} does not describe a client; restore it from a copy.")
         return description
 
     def _paths(self) -> list[Path]:

@@ -121,7 +121,7 @@ def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
             f"the data {dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than this "
-            "machine holds; bring it back from a copy, or write it anew."
+            "machine holds; restore it from a copy, or write it anew."
         ) from error
 
 

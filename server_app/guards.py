@@ -78,5 +78,5 @@ def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
         if number != planned:
             raise SettingError(
                 f"setting `rounds` is {number}, but the run was started for {planned}, and what `{settings.strategy}` "
-                "does in a round depends on that; give the old value, or start anew."
+                "does in a round depends on that; give the old value, or start again."
             )

@@ -108,7 +108,7 @@ class TensorBoard(Tracker):
 
 
 class WeightsAndBiases(Tracker):
-    """A run of the run's name in the project `protosphere`; a resumed run goes on with it."""
+    """A run of the run's name in the project `protosphere`; a resumed run continues it."""
 
     name = "Weights & Biases"
 

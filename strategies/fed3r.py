@@ -253,7 +253,7 @@ def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
     """
     trace, values = float(gram.trace()), torch.linalg.eigvalsh((gram + gram.T) / 2)
     if trace > 1 + ROUNDED:
-        return f"the squared lengths of unit vectors add up to 1 a sample, and its to {trace:.3g}"
+        return f"the squared lengths of unit vectors add up to 1 per sample, and its to {trace:.3g}"
     if float((gram - gram.T).abs().max()) > ROUNDED or float(values[0]) < -ROUNDED:
         return "sums of products z z^T are symmetric and without a negative eigenvalue, and its are not"
     factor = torch.linalg.cholesky(gram + (INVERTIBLE + ROUNDED) * torch.eye(len(gram), dtype=gram.dtype))

@@ -18,7 +18,7 @@ class FedAvgSettings:
     """`fedavg.*`.
 
     Attributes:
-        weighting: weights of the clients in the mean. Paper: samples.
+        weighting: weights of clients. Paper: samples.
     """
 
     weighting: Literal["samples", "uniform"] = "samples"

@@ -29,7 +29,7 @@ class FedDistillSettings:
     """`feddistill.*`.
 
     Attributes:
-        weight: gamma, weight of the distillation. Paper: not given.
+        weight: γ, weight of the distillation.
         teacher: outputs to learn from: of all other clients (paper), or of all clients.
     """
 

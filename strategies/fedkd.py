@@ -54,7 +54,7 @@ class FedKDSettings(CompanionSettings):
     """`fedkd.*`.
 
     Attributes:
-        companion: the shared model ("student"), the same on all clients; empty: the first of `models`.
+        companion: the shared model; empty: the first of `models`.
         start_energy: T_s, share of an update's energy that is kept at the start. Paper: 0.95.
         end_energy: T_e, the same at the end. Paper: 0.98.
         reduction: a divergence's sum over classes (`batch`, paper) or mean (`element`, HtFLlib).

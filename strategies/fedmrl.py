@@ -29,9 +29,9 @@ class FedMRLSettings(CompanionSettings):
     """`fedmrl.*`.
 
     Attributes:
-        companion: the shared model, the same on all clients; empty: the first of `models`.
+        companion: the shared model; empty: the first of `models`.
         shared_dim: d', width of the shared model's features, at most `feature-dim`. HtFLlib: 128.
-        weighting: weights of clients in the companion's mean. Authors: samples; HtFLlib: uniform.
+        weighting: weights of clients. Authors: samples; HtFLlib: uniform.
     """
 
     shared_dim: Annotated[int, Field(ge=1)] = 128

@@ -30,7 +30,7 @@ class FedNHSettings:
     Attributes:
         smoothing: ρ, share of W that is kept in a round. Paper: 0.9.
         scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
-        weighting: weights of the clients' prototypes of a class. Authors: samples.
+        weighting: weights of clients. Authors: samples.
         start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
     """
 

@@ -38,7 +38,7 @@ class FedPASettings:
     """`fedpa.*`.
 
     Attributes:
-        weighting: weights of clients per class. Authors: samples.
+        weighting: weights of clients. Authors: samples.
         server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
         server_steps: server steps per round. Authors: 50.
     """

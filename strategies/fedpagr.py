@@ -48,7 +48,7 @@ class FedPAGRSettings:
         steps: T, number of refinement steps. Paper: 5 (CIFAR-100, Tiny ImageNet 3).
         server_learning_rate: learning rate of the refinement's SGD. Paper: 0.01.
         server_momentum: momentum of the refinement's SGD. Paper: 0.9.
-        dropout: dropout of the projection head. Paper: not given.
+        dropout: dropout of the projection head.
     """
 
     temperature: Annotated[float, AfterValidator(_check_temperature)] = 0.1

@@ -20,7 +20,7 @@ class FedPerSettings:
     """`fedper.*`.
 
     Attributes:
-        personal_layers: last layers that stay local: 1 the classifier, 2 also the projection to d.
+        personal_layers: last layers that stay local (2: also the projection to d).
     """
 
     personal_layers: Annotated[int, Field(ge=1, le=2)] = 1

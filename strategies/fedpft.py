@@ -48,8 +48,7 @@ class FedPFTSettings:
 
     Attributes:
         components: k, maximum number of Gaussians per class. Flower's baseline: 1.
-        covariance: one variance per component (spherical), or per dimension (diagonal). Baseline:
-            spherical.
+        covariance: one variance per component (spherical), or per dimension (diagonal).
         epochs: server epochs over samples of the mixtures. Ours.
         learning_rate: learning rate of AdamW. Ours.
         fewest: classes with fewer samples are not sent. Paper: 1.

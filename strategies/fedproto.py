@@ -26,8 +26,7 @@ class FedProtoSettings:
 
     Attributes:
         aggregation: aggregation of local prototypes. Paper: mean (weighted as printed).
-        trim: share of a class's holders that `trimmed-mean` cuts off at each end; unless 0, at least one of three or
-            more. Ours.
+        trim: share of holders that `trimmed-mean` cuts off at each end; unless 0, at least one of three or more. Ours.
         gamma: scale of the targets, relative to the prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 

@@ -25,7 +25,7 @@ class FedRepSettings:
     """`fedrep.*`.
 
     Attributes:
-        personal_layers: last layers that stay local: 1 the classifier, 2 also the projection to d.
+        personal_layers: last layers that stay local (2: also the projection to d).
         head_epochs: epochs for the personal layers. Paper: 10 on CIFAR.
     """
 

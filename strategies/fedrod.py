@@ -30,7 +30,7 @@ class FedRoDSettings:
     """`fedrod.*`.
 
     Attributes:
-        gamma: weight of log n_ij in the balanced softmax; 0: plain softmax. Paper: 1.
+        gamma: weight of log n_ij in the balanced softmax; 0: none. Paper: 1.
     """
 
     gamma: Annotated[float, Field(ge=0)] = 1.0

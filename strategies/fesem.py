@@ -30,7 +30,7 @@ class FeSEMSettings:
     """`fesem.*`.
 
     Attributes:
-        clusters: C, number of clusters. Papers: not given.
+        clusters: C, number of clusters.
     """
 
     clusters: Annotated[int, Field(ge=1)] = 3

@@ -37,7 +37,7 @@ class FMLSettings(CompanionSettings):
     """`fml.*`.
 
     Attributes:
-        companion: the shared model ("meme"), the same on all clients; empty: the first of `models`.
+        companion: the shared model; empty: the first of `models`.
         alpha: share of the cross-entropy in the own model's loss. ProtoNorm's table: 0.5; HtFLlib: 1.
         beta: share of the cross-entropy in the shared model's loss. ProtoNorm's table: 0.5; HtFLlib: 1.
         reduction: a divergence's sum over classes (`batch`, paper) or mean (`element`, HtFLlib).

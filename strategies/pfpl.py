@@ -36,7 +36,7 @@ class PFPLSettings:
 
     Attributes:
         alpha: share of the client's own prototype. Paper: 0.3, 0.5 or 0.6, by data set.
-        weighting: weights of the other clients' prototypes. Paper: `similarity` in words, `distance` as printed.
+        weighting: weights of other clients. Paper: `similarity` in words, `distance` as printed.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5

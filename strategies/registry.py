@@ -165,14 +165,14 @@ METHODS = {
     "local": Entry(
         module="protosphere.strategies.local",
         family="baselines",
-        source="none: training alone",
+        source="none",
         up="nothing",
         down="nothing",
     ),
     "frame": Entry(
         module="protosphere.strategies.frame",
         family="baselines",
-        source="none: ProtoNorm with targets from the seed; GFPL's §4.1 is similar",
+        source="none: ProtoNorm with targets from the seed",
         up="nothing",
         down="nothing",
     ),

@@ -185,7 +185,7 @@ def impossible_scatter(scatter: Tensor, tolerance: float) -> str:
     """
     trace, least = float(scatter.trace()), float(torch.linalg.eigvalsh(scatter.double())[0])
     if trace > 1 + tolerance:
-        return f"the squared distances of unit vectors to their means add up to 1 a row at most, and its to {trace:.3g}"
+        return f"the squared distances of unit vectors to their means add up to 1 per row at most, its to {trace:.3g}"
     if least < -tolerance:
         return f"no rows vary by less than nothing in a direction, and its do by {least:.3g}"
     return ""

@@ -37,7 +37,7 @@ REMOVED = dict.fromkeys(
     "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
     "--target": "pictures/accuracy-over-bytes-row1.csv of the comparison has the bytes of every evaluation",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
-    "--reuse": "`--resume` goes on with a comparison",
+    "--reuse": "`--resume` continues a comparison",
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",
     "--format": "the name of --output says it, `.pt2` or `.onnx`",
     "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",

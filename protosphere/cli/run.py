@@ -27,7 +27,7 @@ def run(
     resume: Annotated[str, option("Go on with a run: its folder, name or number, or `latest`.", "RUN")] = "",
     results: Annotated[str, option("The folder in which the run's folder is made.", "DIR")] = "",
     what_leaves: Annotated[
-        bool, option("List what the server would learn of a client; exit.", None, "--what-leaves")
+        bool, option("List what the server would learn about each client; exit.", None, "--what-leaves")
     ] = False,
     trust: Trust = False,
     verbose: Annotated[bool, option("Show all output of Flower and Ray.", None, "--verbose")] = False,

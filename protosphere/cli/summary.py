@@ -32,7 +32,7 @@ def print_summary(folder: Path) -> None:
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
     if summary["rules"] and summary["strategy"] not in ("local", "frame"):
-        typer.echo(f"next: {_comparison(summary, folder)} tells what the exchange adds")
+        typer.echo(f"next: {_comparison(summary, folder)} shows what the exchange adds")
 
 
 def _names(folder: Path) -> Mapping[int, str]:

@@ -25,7 +25,7 @@ class Cost:
     def __str__(self) -> str:
         hours = f"{self.hours:.0f} hours" if self.hours >= 1.5 else f"{60 * self.hours:.0f} minutes"
         return (
-            f"{self.trials} trials, {self.jobs} at a time: about {hours} on this machine, by one round that was timed, "
+            f"{self.trials} trials, {self.jobs} at a time: about {hours} on this machine, estimated from one round, "
             f"and {readable_size(self.size)} of results"
         )
 

@@ -58,7 +58,7 @@ def perform(order: Order) -> str:
     """
     if not Path(order.place).is_dir():
         return (
-            f"the comparison's folder {order.place} is not to be found on {socket.gethostname()}; give --results a "
+            f"the comparison's folder {order.place} was not found on {socket.gethostname()}; give --results a "
             "folder on a file system that all nodes of the Ray cluster share."
         )
     with open_to_append(Path(order.place) / OUTPUT) as output:

@@ -56,7 +56,7 @@ class ComparisonFolder:
         """
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
-            raise SettingError(f"{root} is itself a comparison; --resume {root} goes on with it.")
+            raise SettingError(f"{root} is itself a comparison; --resume {root} continues it.")
         slug = plain_name(comparison.name, 60)
         now = time.time()
         try:
@@ -97,7 +97,7 @@ class ComparisonFolder:
             if (path / FILE).exists():
                 return cls(path.absolute())
         single = (place / "settings.json").exists()
-        other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
+        other = "; it is a single run, which `protosphere run --resume` continues" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
     def read(self, trust: bool = False) -> tuple[ComparisonSpec, list[Trial]]:
@@ -118,16 +118,16 @@ class ComparisonFolder:
                 for trial in trials:
                     # a trial's folder is deleted before its run: it must lie here
                     if not is_run_name(trial.name) or not isinstance(trial.settings, dict):
-                        raise ValueError(f"{shown(trial.name)} is no run of it")
+                        raise ValueError(f"{shown(trial.name)} is not a run of it")
             written = f"Protosphere {content['version']}, format {content['format']}"
         except DamagedError as error:
             raise SettingError(f"{file} {error}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
+            raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start again.") from None
         here = f"this is {own_version()}, format {FORMAT}"
         other_version = f"{self.path} was written by another version ({written}; {here})"
         if content["format"] != FORMAT:
-            raise SettingError(f"{other_version}: go on with that one, or start anew.")
+            raise SettingError(f"{other_version}: continue with that one, or start again.")
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
@@ -135,7 +135,7 @@ class ComparisonFolder:
             setting_names = known_settings(trial.settings.get("strategy", "")).keys() - set(PLACES)
             if differing := sorted(setting_names ^ trial.settings.keys()):
                 raise SettingError(
-                    f"{other_version}, whose settings differ in `{differing[0]}`: go on with that one, or start anew."
+                    f"{other_version}, whose settings differ in `{differing[0]}`: use that one, or start again."
                 )
         return comparison, trials
 
@@ -175,7 +175,7 @@ class ComparisonFolder:
                 if differing := difference(settings, as_of_today(trial.settings), INDIFFERENT, as_of_today):
                     name, there, here = differing
                     raise SettingError(
-                        f"{file.parent} is no run of this comparison: its setting `{name}` is {there}, here it is "
+                        f"{file.parent} is not a run of this comparison: its setting `{name}` is {there}, here it is "
                         f"{here}; move it away."
                     )
                 return file.parent

@@ -244,10 +244,10 @@ def _kind(status: os.stat_result) -> str:
 DIGEST = "digest"
 KIND = "sha256:"
 CHANGED = (
-    "is not as it was written: a damaged disk or a cut copy does that, and an editor; bring it back from a copy, or, "
+    "is not as it was written: a damaged disk or a cut copy does that, and an editor; restore it from a copy, or, "
     f"where you changed it yourself, take its `{DIGEST}` out"
 )
-CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; bring it back from a copy"
+CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; restore it from a copy"
 
 
 class DamagedError(OSError):

@@ -141,7 +141,7 @@ class Settings(BaseModel):
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
-    """implies `column`: a table's column or an array; each value is a client"""
+    """a table's column or an array whose values are the clients; implies `column`"""
     alpha: Positive = 0.1
     """Dirichlet concentration; small values mean strong label skew"""
     self_balancing: bool = False

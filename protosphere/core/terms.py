@@ -13,13 +13,14 @@ HEADINGS: dict[Kind, str] = {
     "words": "Words",
 }
 NOTATION = (
-    "N is the number of clients, K that of classes, and T the last round. a_i(t) is the test accuracy of client i "
-    "after round t, by one inference rule. n_i is its number of test samples, capped at `max-weight-ratio` times the "
+    "N is the number of clients, K the number of classes, and T the last round. a_i(t) is the test accuracy of client "
+    "i after round t, by one inference rule. n_i is its number of test samples, capped at `max-weight-ratio` times the "
     "clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i, and V(t) is the same on validation samples. Round 0, before "
     "training, never counts.",
-    "x is a sample and y its class. z(x) are the features and g(x) the logits of the client's own model; ẑ(x) are the "
-    "public encoder's features, as unit vectors. n_ij is the number of training samples of class j at client i, and "
-    "π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij is the mean of z(x) over them, and P_j the global prototype.",
+    "x is a sample and y its class. z(x) are the features and g(x) the logits of the client's own model. ẑ(x) are "
+    "the public encoder's features, as unit vectors. n_ij is the number of training samples of class j at client i, "
+    "and π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij is the mean of z(x) over these samples, and P_j is the global "
+    "prototype.",
 )
 
 
@@ -59,7 +60,7 @@ _ALL = (
     Term(
         "client-best",
         "figures",
-        "Mean over clients, each at its own best round on test samples, weighted by their number.",
+        "Mean of each client's accuracy at its own best round on test samples, weighted by test samples.",
         "Σ_i n_i max_t a_i(t) / Σ_i n_i",
     ),
     Term(
@@ -134,8 +135,7 @@ _ALL = (
     Term(
         "encoder-local",
         "rules",
-        "The rule encoder without an exchange: a linear discriminant of the client's own training samples. Its "
-        "shrinkage is chosen on validation samples.",
+        "The rule encoder without an exchange: a linear discriminant of the client's own training samples.",
         "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
     ),
     Term(
@@ -168,7 +168,7 @@ _ALL = (
         "received-generic",
         "rules",
         "For `fedrod`: the server's single model.",
-        "as generic, with the received weights",
+        "argmax_j h(z(x))_j with the received weights",
     ),
     Term(
         "etf",
@@ -187,8 +187,7 @@ _ALL = (
     Term(
         "frame",
         "baselines",
-        "The method that differs from `protonorm` only in its targets, which come from the seed, not from an "
-        "exchange. Its gain over local comes from targets that lie far apart.",
+        "The method that differs from `protonorm` only in its targets, which come from the seed and lie far apart.",
     ),
     Term(
         "payload",

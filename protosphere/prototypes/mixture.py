@@ -326,7 +326,7 @@ def sample(
     Raises ValueError for a negative number of draws.
     """
     if per_class < 0:
-        raise ValueError(f"{per_class} pseudo-features a class were asked for; there can be none, but not fewer.")
+        raise ValueError(f"{per_class} pseudo-features per class were requested, but the number must be 0 or more.")
     numbers = torch.full_like(mixtures.classes(), per_class, device="cpu")
     features, labels = sample_counts(mixtures, numbers, generator)
     target = mixtures.means.device if device is None else device

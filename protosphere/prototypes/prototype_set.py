@@ -141,7 +141,7 @@ class PrototypeSet(ClassVectors):
         if not bool((labels[1:] > labels[:-1]).all()):
             raise ValueError(
                 f"The labels {labels.tolist()} of a prototype set must ascend without repetition; "
-                "sort the rows by label and keep one a class."
+                "sort the rows by label and keep one per class."
             )
         if counts is None:
             return

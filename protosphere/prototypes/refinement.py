@@ -170,7 +170,7 @@ def _check_parts(start: Tensor, sums: Tensor, counts: Tensor) -> None:
         raise ValueError(
             f"Prototypes to refine of shape {tuple(start.shape)} and dtype {start.dtype} do not go with sums of shape "
             f"{tuple(sums.shape)} and counts of shape {tuple(counts.shape)}; they must be floating-point (k, d), "
-            "(k, d) and (k,), one row a class."
+            "(k, d) and (k,), one row per class."
         )
     usable = start.isfinite().all(dim=1) & sums.isfinite().all(dim=1) & start.any(dim=1)
     broken = (~usable).nonzero().flatten().tolist()

@@ -41,7 +41,7 @@ TIMES_BY_CLIENT = ("train", "evaluate", "client")  # what of a line's `time` is 
 UNFINISHED = ("starting", "running")  # states of a run that is on
 FORMAT = 3  # of a run's folder; another number means that this program cannot read it
 EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
-REMEDY = "bring it back from a copy, or start a new run"
+REMEDY = "restore it from a copy, or start a new run"
 LONGEST_NAME = (
     100  # bytes of a new run's name before its random digits; a data set's may be longer than a file's can be
 )
@@ -277,7 +277,7 @@ class RunFolder:
             lines.append(line if with_clients else _without_clients(line))
         if problem := _describe_lost(lines, summary):
             raise SettingError(
-                f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; bring it back from "
+                f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; restore it from "
                 "a copy, or `--resume` the run."
             )
         return lines
@@ -340,7 +340,7 @@ class RunFolder:
         if rounds != list(range(last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
-                "bring it back, or start a new run."
+                "restore it, or start a new run."
             )
         self._rewrite_lines(last_round)
         with explain_unwritable(self.path):

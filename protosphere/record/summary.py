@@ -352,7 +352,7 @@ def _doubt_of_training(summary: Mapping[str, Any]) -> str:
         reason += percent(discriminant)
     else:
         return ""
-    return f"the private models may be hardly trained: {reason}; try more `rounds` or `local-epochs`"
+    return f"the private models may need more training: {reason}; try more `rounds` or `local-epochs`"
 
 
 def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:

@@ -186,7 +186,7 @@ def _inputs(data: Samples) -> str:
     if data.inputs.ndim == 4:
         values = "" if data.inputs.dtype == np.uint8 else ", float32 as they are"
         return f"images, {shape} (channels × height × width){values}"
-    return f"numbers, {shape} a sample" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
+    return f"numbers, {shape} per sample" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:

@@ -347,7 +347,7 @@ def confusion(results: Results, whose: str = ALL) -> Plot:
     labels = confusions(results)
     if whose not in labels:
         label_list = ", ".join(labels) or "nothing; the setting `confusion` asks for it"
-        raise NothingToPlotError(f"Confusion of {shown(whose)}: clients told of {label_list}.")
+        raise NothingToPlotError(f"Confusion of {shown(whose)}: clients disclosed {label_list}.")
     rule, triples_by_label = confusion_triples(results)
     names = results.class_names
     counts = np.zeros((len(names), len(names)), dtype=np.int64)
@@ -489,7 +489,7 @@ def _map_caption(results: Results, about: About, has_global: bool, step: int) ->
     if not about.get("clients"):
         sentences = [f"The global prototypes of round {number}, as targets."]
     else:
-        how = "as they came up, on the targets' scale" if about.get("scaled") else "as they came up"
+        how = "as uploaded, on the targets' scale" if about.get("scaled") else "as uploaded"
         theirs = f"Prototypes of round {number}: small, those of {about['clients'] - left_out} clients {how}"
         ours = (
             "; large: the global prototypes made from them, as targets."
@@ -552,7 +552,7 @@ def margins(results: Results, tensors: Tensors, about: About) -> Plot:
     alt = f"Normalised margins of {len(labels)} global prototypes: the least {shares[least]:.2f}, of {names[least]}."
     caption = (
         f"Margins of the global prototypes of round {about.get('round', '?')}: each one's distance to its nearest "
-        "neighbour, divided by the largest such distance. All 1: equally far apart."
+        "neighbour, divided by the largest such distance. If all are 1, they are equally far apart."
     )
     numbers = pd.DataFrame({"class": names, "margin": nearest, "normalised margin": shares})
     return plot.describe("margins-of-global-prototypes", "Margins of global prototypes", alt, caption, numbers)

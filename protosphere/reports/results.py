@@ -118,8 +118,8 @@ class Results:
                     figures[int(partition)] = float(accuracy), int(evaluation["rows"][0])
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise SettingError(
-                f"{self.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it "
-                "back from a copy."
+                f"{self.folder} has clients' metrics that cannot be read ({type(error).__name__}: {error}); "
+                "restore it from a copy."
             ) from None
         return figures
 
@@ -138,12 +138,12 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         SettingError: there is no such folder, no round of a run in it, or another version wrote it.
     """
     if not folder.is_dir():
-        raise SettingError(f"{folder} is no folder; give the folder of a run, or `latest`.")
+        raise SettingError(f"{folder} is not a folder; give the folder of a run, or `latest`.")
     if (folder / "comparison.json").exists():
-        raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report anew.")
+        raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report.")
     if not (folder / "metrics.jsonl").exists() or not (folder / "settings.json").exists():
         raise SettingError(
-            f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl are to be there); "
+            f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl must be there); "
             "give the folder that `protosphere run` names at its end."
         )
     record = RunFolder(folder)

@@ -329,7 +329,7 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     if isinstance(source, Path):
         refuse_irregular(source, LARGEST_ROW)
         if source.suffix in (".json", ".jsonl"):
-            raise DataError(f"{source} is no text: JSON lines are no longer read; write CSV or parquet.")
+            raise DataError(f"{source} is not a text: JSON lines are no longer read; write CSV or parquet.")
     try:
         text = source.read_text("utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:
@@ -351,7 +351,7 @@ def _load_newest(store: Store, state: ClientState, device: torch.device) -> tupl
     if problems:
         raise StoreError(" ".join(problems))
     raise StoreError(
-        f"{store.folder} describes a client but holds no state (round-*.safetensors) of it; bring it back from a copy, "
+        f"{store.folder} describes a client but holds no state (round-*.safetensors) of it; restore it from a copy, "
         "or start a new run."
     )
 
@@ -367,18 +367,18 @@ def _description(folder: Path) -> dict[str, Any]:
             some = ", ".join(clients[:10]) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
             raise StoreError(f"{folder} is the folder of a run; name that of one of its clients in it: {some}.")
         raise StoreError(
-            f"{folder} is no client's folder, since it holds no client.json; a client's is "
+            f"{folder} is not a client's folder, since it holds no client.json; a client's is "
             "PROTOSPHERE_HOME/clients/<run>/<partition>."
         )
     about = Store(folder).description()
     if about.get("format") != FORMAT:
         raise StoreError(
             f"{folder / 'client.json'} has format {about.get('format', 0)!r}, and this version of protosphere reads "
-            f"format {FORMAT}; use the version that trained the client, or train it anew."
+            f"format {FORMAT}; use the version that trained the client, or train it again."
         )
     wrong = [name for name, kind in PARTS.items() if not isinstance(about.get(name), kind)]
     if wrong:
-        raise StoreError(f"{folder / 'client.json'} lacks {', '.join(wrong)}; bring it back from a copy.")
+        raise StoreError(f"{folder / 'client.json'} lacks {', '.join(wrong)}; restore it from a copy.")
     return about
 
 
@@ -390,7 +390,7 @@ def _transform(folder: Path, stored: Mapping[str, Any]) -> Transform:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"{folder / 'client.json'} does not say what the model's inputs are ({type(error).__name__}: {error}); "
-            "bring it back from a copy."
+            "restore it from a copy."
         ) from None
 
 

@@ -79,7 +79,7 @@ def test_none_there_is_said(tmp_path, name, said):
         (lambda kept: kept.update(format=FORMAT + 1, version="9.9"), f"Protosphere 9.9, format {FORMAT + 1}"),
         (lambda kept: kept["trials"][1]["settings"].update(new=1), "whose settings differ in `new`"),
         (lambda kept: kept.pop("trials"), "cannot be read (KeyError: 'trials')"),
-        (lambda kept: kept["trials"][0].update(name="../../elsewhere"), '"../../elsewhere" is no run of it)'),
+        (lambda kept: kept["trials"][0].update(name="../../elsewhere"), '"../../elsewhere" is not a run of it)'),
         (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (SettingError"),
         (None, "comparison.json cannot be read (JSONDecodeError"),
     ],
@@ -114,7 +114,7 @@ def test_a_cell_is_finished_by_a_whole_summary_of_its_settings_wherever_it_ran(f
 def test_a_run_of_another_comparison_is_refused(folder, made, home):
     finish(folder, made[0], home, rounds=7)
     with pytest.raises(
-        SettingError, match="is no run of this comparison: its setting `rounds` is 7, here it is 20; move"
+        SettingError, match="is not a run of this comparison: its setting `rounds` is 7, here it is 20; move"
     ):
         folder.run_of(made[0])
 

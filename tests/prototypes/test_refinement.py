@@ -195,7 +195,7 @@ def test_rows_without_a_direction_broken_rows_and_parts_that_do_not_fit_are_name
         with pytest.raises(ValueError, match="Row 2 of the 5 prototypes to refine is zero or not finite"):
             refine(broken, sums, counts)
     for parts in ((start, sums[1:], counts), (start, sums, counts[1:]), (start.long(), sums, counts), (start[0],) * 3):
-        with pytest.raises(ValueError, match=r"do not go with sums of shape .* one row a class"):
+        with pytest.raises(ValueError, match=r"do not go with sums of shape .* one row per class"):
             refine(*parts)
     sums[1, 3] = math.nan
     with pytest.raises(ValueError, match=r"Row 1 of the 5 prototypes to refine .* or its sum is not finite"):

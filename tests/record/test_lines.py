@@ -573,7 +573,7 @@ def test_a_headline_of_a_round_that_lacks_clients_says_so():
     assert sentence == words
 
 
-HARDLY = "the private models may be hardly trained: their classifiers reach "
+HARDLY = "the private models may need more training: their classifiers reach "
 
 
 @pytest.mark.parametrize(

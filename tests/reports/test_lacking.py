@@ -142,7 +142,7 @@ def only(folder, lines):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda f: shutil.rmtree(f), "is no folder"),
+        (lambda f: shutil.rmtree(f), "is not a folder"),
         (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: only(f, ""), "holds no finished round"),

@@ -141,7 +141,7 @@ def test_the_data_set_is_described(planned):
     assert {client.domain for client in shown.clients} == {"photo", "sketch"}
     notes = viewed(planned(TASKS["texts"]))
     assert (notes.inputs, notes.groups, notes.train, notes.test) == ("texts", 60, 120, 0)
-    assert viewed(planned(TASKS["spiral"])).inputs == "numbers, 2 a sample"
+    assert viewed(planned(TASKS["spiral"])).inputs == "numbers, 2 per sample"
 
 
 def test_pictures(planned, tmp_path):

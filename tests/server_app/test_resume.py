@@ -200,7 +200,7 @@ def test_a_lost_store_is_said_and_never_replaced_by_an_initial_model(run, home):
     folder = run()
     kept = home / "kept"
     shutil.move(home / "clients" / folder.name, kept)
-    with pytest.raises(RunError, match=r"does not hold the model of round 2, .* bring the folder .* back") as raised:
+    with pytest.raises(RunError, match=r"does not hold the model of round 2, .* restore the folder") as raised:
         run({"resume": str(folder), "rounds": 6})
     assert "\n" not in str(raised.value)
     assert not list((home / "clients" / folder.name).glob("*/round-*"))

@@ -157,7 +157,7 @@ IMPOSSIBLE = [
     ("fedcgs", unlike_rows, "add up to 1"),
     ("protosphere", of_matrix("scatter", "scatter", lambda half: -half), "vary by less than nothing"),
     ("protosphere", of_matrix("scatter", "scatter", lambda half: 1e4 * half), "add up to 1"),
-    ("fed3r", of_matrix("sums", "gram", lambda gram: 3 * gram), "add up to 1 a sample"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: 3 * gram), "add up to 1 per sample"),
     ("fed3r", of_matrix("sums", "gram", lambda gram: gram - 0.3 * EYE), "without a negative eigenvalue"),
     ("fed3r", of_matrix("sums", "gram", lambda gram: gram + 0.1 * ABOVE), "symmetric"),
     ("fed3r", of_matrix("sums", "gram", lambda gram: 0.1 * gram), "times as many samples"),

@@ -40,7 +40,7 @@ class Averages(m.ServerHalf):
         """Move the average of each class towards the mean of what its clients sent.
 
         `uploads` holds a payload for each client that answered, `state` the tensors of the last Outcome: nothing in
-        the first round. It is kept in the checkpoint, so a resumed run goes on with it.
+        the first round. It is kept in the checkpoint, so a resumed run continues with it.
         """
         means = m.aggregate(
             list(m.prototype_sets(uploads).values()), "mean"
