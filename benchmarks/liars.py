@@ -12,7 +12,7 @@ clients each.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--liars", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--fewest", type=int, help="samples of a class for its mean to be sent")
+    parser.add_argument("--share", type=float, help="the same as a share of the average class size (protosphere)")
     options = parser.parse_args()
     features, labels, domains = features_of(options.dataset, options.limit)
     print(f"{where()} | {options.dataset}, {len(labels)} samples\n", flush=True)
@@ -225,7 +226,11 @@ def main() -> None:
         )
     )
     for method in options.methods:
-        settings: Mapping[str, Any] = {f"{method}.fewest": options.fewest} if options.fewest else {}
+        settings: dict[str, Any] = {}
+        if options.fewest:
+            settings[f"{method}.fewest"] = options.fewest
+        if options.share is not None:
+            settings[f"{method}.share"] = options.share
         for alpha in options.alphas:
             for aggregation in options.aggregations:
                 columns: dict[int, list[float]] = {number: [] for number in (0, *options.liars)}

@@ -2,7 +2,7 @@
 
     space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `encoder` names another
     client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target crosses
-             once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, n_i / 2k_i); and
+             once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, share n_i / k_i); and
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere as
@@ -88,6 +88,8 @@ class ProtosphereSettings:
         exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
             round, otherwise enough for nearly all.
         fewest: classes with fewer samples are not sent, unless a client has no larger one.
+        share: the same limit as a share of the client's average class size. With a lower share more clients vote on
+            a class, which outvotes liars, but its means are noisier.
         aggregation: how means of a class with three or more holders are aggregated; robust means also bound each
             client's scatter.
     """
@@ -96,6 +98,7 @@ class ProtosphereSettings:
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.0
     exchanges: m.Count = 0
     fewest: m.AtLeastOne = 5
+    share: m.Share = 0.5
     aggregation: m.ClassAggregation = "clipped-mean"
 
 
@@ -139,7 +142,8 @@ class ProtosphereObjective(m.Pulled):
         means = sums / counts.clamp_min(1).unsqueeze(1)
         deviations = unit_features - means[labels]
         half = to_half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
-        classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
+        options = self.options[ProtosphereSettings]
+        classes = spoken_for(counts, options.fewest, options.share).nonzero().flatten()
         # as it crosses
         scatter = m.Weights({SCATTER: half.half().float()})
         return {MEANS.name: m.PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
@@ -184,12 +188,12 @@ class ProtosphereObjective(m.Pulled):
         return opinion_pool(logits, encoded, counts, state.pool_weight)
 
 
-def spoken_for(counts: Tensor, fewest: int) -> Tensor:
+def spoken_for(counts: Tensor, fewest: int, share: float) -> Tensor:
     """The classes whose means a client sends, (K,) bool: one of few rows is nearly those rows, and weighs too much. Who
     has no other sends the largest.
     """
-    share = counts.sum() / (counts > 0).sum().clamp_min(1)
-    enough = (counts >= fewest) & (counts >= share / 2)
+    average = counts.sum() / (counts > 0).sum().clamp_min(1)
+    enough = (counts >= fewest) & (counts >= share * average)
     return enough if bool(enough.any()) else (counts == counts.max()) & (counts > 0)
 
 

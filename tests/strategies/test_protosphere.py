@@ -102,18 +102,19 @@ def test_the_pool_is_the_weighted_product_of_both_posteriors_with_the_client_s_o
 
 
 @pytest.mark.parametrize(
-    ("counts", "fewest", "sent"),
+    ("counts", "fewest", "share", "sent"),
     [
-        ([10, 10, 10, 0], 5, [0, 1, 2]),
-        ([100, 4, 60, 0], 5, [0, 2]),  # too few rows
-        ([100, 26, 60, 30], 5, [0, 2, 3]),  # below half of an even share, which is 54
-        ([3, 2, 0, 0], 5, [0]),  # none has enough: the largest
-        ([3, 3, 1, 0], 1, [0, 1]),
-        ([0, 0, 0, 0], 5, []),
+        ([10, 10, 10, 0], 5, 0.5, [0, 1, 2]),
+        ([100, 4, 60, 0], 5, 0.5, [0, 2]),  # too few rows
+        ([100, 26, 60, 30], 5, 0.5, [0, 2, 3]),  # below half of an even share, which is 54
+        ([100, 26, 60, 30], 5, 0.4, [0, 1, 2, 3]),
+        ([3, 2, 0, 0], 5, 0.5, [0]),  # none has enough: the largest
+        ([3, 3, 1, 0], 1, 0.5, [0, 1]),
+        ([0, 0, 0, 0], 5, 0.5, []),
     ],
 )
-def test_means_of_few_rows_do_not_cross(counts, fewest, sent):
-    assert spoken_for(torch.tensor(counts), fewest).nonzero().flatten().tolist() == sent
+def test_means_of_few_rows_do_not_cross(counts, fewest, share, sent):
+    assert spoken_for(torch.tensor(counts), fewest, share).nonzero().flatten().tolist() == sent
 
 
 def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
