@@ -1,4 +1,4 @@
-"""`make settings`: the defaults in pyproject.toml, the tables of docs/settings.md and docs/glossary.md, made to agree
+"""`make settings`: the defaults in pyproject.toml, the tables of docs/settings.md and docs/concepts.md, made to agree
 with the code.
 
 A default is written once, in its class, and so are the words on it: of a shared setting below its field, of a method's
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from protosphere.core.settings import Settings
-from protosphere.core.terms import glossary_page
+from protosphere.core.terms import concepts_page
 from protosphere.strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
-GLOSSARY = "docs/glossary.md"
+CONCEPTS = "docs/concepts.md"
 TABLE = "tool.flwr.app.config"
 # a row of the page begins with the setting's name
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
@@ -174,7 +174,7 @@ def main() -> None:
         if after != before:
             path.write_text(after, "utf-8")
             print(f"{name} is brought up to date")
-    (ROOT / GLOSSARY).write_text(glossary_page(), "utf-8")
+    (ROOT / CONCEPTS).write_text(concepts_page(), "utf-8")
 
 
 if __name__ == "__main__":

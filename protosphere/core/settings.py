@@ -226,7 +226,7 @@ class Settings(BaseModel):
     evaluate_clients: Literal["all", "sampled"] = "all"
     """evaluate all clients, or those that train in the round"""
     inference: str = "auto"
-    """[inference rule](glossary.md#inference-rules) of the headline; `auto`: the method's own"""
+    """[inference rule](concepts.md#inference-rules) of the headline; `auto`: the method's own"""
     ensemble_every: Count = 0
     """simulation: rounds between predictions of a shared test set; 0: never"""
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1

@@ -1,4 +1,4 @@
-"""The terms of help, reports and docs/glossary.md, each with its formula where it has one: one table for all three."""
+"""The terms of help, reports and docs/concepts.md, each with its formula where it has one: one table for all three."""
 
 from dataclasses import dataclass
 from html import escape
@@ -6,11 +6,11 @@ from typing import Literal
 
 Kind = Literal["figures", "rules", "baselines", "training", "words"]
 HEADINGS: dict[Kind, str] = {
-    "figures": "Metrics of a run",
+    "words": "Basic terms",
     "rules": "Inference rules",
     "baselines": "Baselines",
+    "figures": "Metrics of a run",
     "training": "Training and communication",
-    "words": "Words",
 }
 NOTATION = (
     "N is the number of clients, K the number of classes, and T the last round. a_i(t) is the test accuracy of client "
@@ -217,36 +217,23 @@ _ALL = (
     ),
     Term(
         "macro accuracy",
-        "words",
+        "figures",
         "Mean of the per-class accuracies (balanced accuracy) over all clients' test samples in the last evaluation.",
         "(1/K) Σ_j right_j / samples_j",
     ),
     Term(
         "macro F1",
-        "words",
+        "figures",
         "Mean of the per-class F1 scores over all clients' test samples in the last evaluation.",
         "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
     ),
     Term(
         "ROC AUC",
-        "words",
+        "figures",
         "The area under the ROC curve of one class against the rest (`roc-auc`), averaged over a client's classes, "
         "then over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
-    Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
-    Term(
-        "label skew",
-        "words",
-        "Clients hold different shares of the classes. The skew grows as `alpha` of the Dirichlet partition shrinks.",
-        "shares of class j over clients ~ Dirichlet(α, …, α)",
-    ),
-    Term(
-        "client selection",
-        "words",
-        "The choice of the clients that train in a round: the seed draws a share `fraction-train`.",
-    ),
-    Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
     Term(
         "prototype",
         "words",
@@ -263,14 +250,27 @@ _ALL = (
         "words",
         "How a class is predicted from a sample. A run reports several rules on the same models.",
     ),
+    Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
+    Term(
+        "label skew",
+        "words",
+        "Clients hold different shares of the classes. The skew grows as `alpha` of the Dirichlet partition shrinks.",
+        "shares of class j over clients ~ Dirichlet(α, …, α)",
+    ),
+    Term(
+        "client selection",
+        "words",
+        "The choice of the clients that train in a round: the seed draws a share `fraction-train`.",
+    ),
+    Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
 )
 TERMS = {term.name: term for term in _ALL}
 
 
-def glossary_page() -> str:
-    """docs/glossary.md."""
+def concepts_page() -> str:
+    """docs/concepts.md."""
     lines = [
-        "# Glossary",
+        "# Concepts",
         "",
         "`protosphere glossary` prints the same.",
         "",

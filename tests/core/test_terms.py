@@ -1,10 +1,10 @@
-"""One table of terms for help, reports and docs/glossary.md."""
+"""One table of terms for help, reports and docs/concepts.md."""
 
 import re
 from pathlib import Path
 
 from protosphere.core.settings import RULES
-from protosphere.core.terms import HEADINGS, TERMS, glossary_page
+from protosphere.core.terms import HEADINGS, TERMS, concepts_page
 from protosphere.record.summary import FIGURES
 from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
@@ -28,19 +28,19 @@ def test_every_figure_of_a_run_is_explained():
 
 
 def test_the_page_is_the_table():
-    page = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-    assert page == glossary_page(), "`make settings` writes it anew"
+    page = (ROOT / "docs" / "concepts.md").read_text("utf-8")
+    assert page == concepts_page(), "`make settings` writes it anew"
     assert re.findall(r"^### (.*)$", page, re.MULTILINE) == [
         term.name for kind in HEADINGS for term in TERMS.values() if term.kind == kind
     ]
 
 
-def test_links_to_the_glossary_lead_to_a_term():
+def test_links_to_concepts_lead_to_a_term():
     anchors = {name.lower().replace(" ", "-") for name in (*TERMS, *HEADINGS.values())}
     links = [
         (path.name, anchor)
         for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
-        for anchor in re.findall(r"glossary\.md#([\w-]+)", path.read_text("utf-8"))
+        for anchor in re.findall(r"concepts\.md#([\w-]+)", path.read_text("utf-8"))
     ]
     assert links, "the pages link the terms that they use"
     assert [link for link in links if link[1] not in anchors] == []
