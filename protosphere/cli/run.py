@@ -199,12 +199,11 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         outcome, code = interruption.outcome, KILLED + interruption.number
     if outcome.ok:
         return _Ending(0, outcome.folder)
-    # of a run that came to nothing there may be nothing to keep
-    log = str(outcome.log or ("none could be written" if outcome.flower_run else ""))
+    log = str(outcome.folder / "run.log") if outcome.folder is not None else ""
     resumed = ""
     if outcome.folder is None and place.kind == "superlink":
         # a run of another machine that was resumed is known there by what it was resumed by
-        resumed = started.given["resume"] or (outcome.flower_run if outcome.resumable else "")
+        resumed = started.given["resume"] or outcome.flower_run
     return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
 
 

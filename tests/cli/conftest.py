@@ -45,7 +45,7 @@ def launched(monkeypatch, folder):
     """What `launch` was called with; it answers `launched.outcome`, or raises it."""
 
     class Launched(dict):
-        outcome = Outcome(True, folder, "", folder / "run.log")
+        outcome = Outcome(True, folder)
 
     calls = Launched()
 
