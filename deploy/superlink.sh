@@ -72,7 +72,6 @@ command -v flower-superlink >/dev/null ||
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-superlink)")/python
 [ -x "$python" ] || python=python3
-[ -z "$credentials" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
 transport=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$transport" | tail -n 1)"
 if [ "$transport" = http ]; then
     [ -z "$fleet" ] || refuse "--fleet is for Flower 1.39: $nginx"

@@ -360,18 +360,6 @@ def test_what_cannot_work_is_one_sentence(name, arguments, changed, words, scrip
     assert said.count("\n") == 1 or said.startswith("usage: ")
 
 
-def test_a_superlink_warns_of_its_certificates_end_and_does_not_start_after_it(script, certified):
-    ending, over, early = certified(-10, 29), certified(-10, -1), certified(1, 10)
-    code, said, told = script("superlink.sh", "--credentials", ending)
-    assert (code, told is None) == (0, False)
-    assert f"warning: {ending}/superlink.crt ends on 20" in said
-    assert f"`python deploy/credentials.py renew {ending}` makes it anew" in said
-    for folder, words in ((over, "has been over since 20"), (early, "is not valid before 20")):
-        code, said, told = script("superlink.sh", "--credentials", folder)
-        assert (code, told, said.count("\n")) == (2, None, 1)
-        assert f"{folder}/superlink.crt {words}" in said
-
-
 MESSAGE = b"what a site has sent"
 LEAVES = f"""
 import sqlite3
