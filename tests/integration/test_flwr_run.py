@@ -15,7 +15,7 @@ import pytest
 
 from protosphere.launch.flower import free_port, is_healthy
 from protosphere.record.folder import RunFolder
-from tests.integration.watched import Watched
+from tests.integration.watched import Watched, kill, members
 from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken
 from tests.soak.faults.history import check_stores
@@ -225,9 +225,9 @@ def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had
         wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, LONG, "round 2")
         assert first.process.poll() is None, first.said
         held = federation.stores(first.folder.name)[1]
-        deployment.kill(1)
-        deployment.kill()
-        assert deployment.alive(1) == deployment.alive() == set()
+        kill(deployment, 1)
+        kill(deployment)
+        assert members(deployment, 1) == members(deployment) == set()
         assert finished(first.folder) == (1, 1)
 
         deployment.start_superlink()
