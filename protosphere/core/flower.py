@@ -78,29 +78,6 @@ TABLES_OF_MESSAGES = (
     "object_children",
     "objects",
 )
-# nodes and their keys, runs, what their logs say; of language models and connectors, which we have none of
-OTHER_TABLES = (
-    "alembic_version",
-    "automation",
-    "compacted_contexts",
-    "connector",
-    "connector_oauth_session",
-    "fab",
-    "federation_app",
-    "node",
-    "nonce_store",
-    "objectstore_locks",
-    "run",
-    "run_connector",
-    "run_series",
-    "series_context",
-    "series_runs",
-    "task",
-    "task_event",
-    "task_logs",
-    "task_usage",
-)
-
 
 HEARTBEATS_MISSED = 2  # after so many a node is offline
 
