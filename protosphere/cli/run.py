@@ -169,7 +169,7 @@ def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
 
 def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
     from protosphere.launch.flower import RunInterrupted, launch
-    from protosphere.launch.ray_cluster import cluster_address
+    from protosphere.launch.ray_cluster import NEARBY
 
     place = started.place
     cpus, gpus = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
@@ -179,7 +179,7 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         display.stage(f"running on the nodes of `{place.name}`")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-        cluster = f", on the Ray cluster at {cluster_address(place.name)}" if place.kind == "ray" else ""
+        cluster = ", on the nodes of a Ray cluster" if place.kind == "ray" else ""
         display.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
         display.stage("starting Flower")
     try:
@@ -191,7 +191,7 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
             show=display.line,
             verbose=started.verbose,
             connection=place.name if place.kind == "superlink" else "",
-            ray=cluster_address(place.name) if place.kind == "ray" else "",
+            ray=place.name or NEARBY if place.kind == "ray" else "",
             opened=display.opened,
         )
         code = FAILED if outcome.flower_run else BAD_INPUT

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flwr.app import Message, Metadata, RecordDict
+    from flwr.app import Message
     from flwr.serverapp import Grid
 
 # the newest minor that was tried; pyproject.toml has the same bounds
@@ -134,13 +134,9 @@ def take_identity(run_id: int, task_id: int) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, task_id
 
 
-def with_metadata(content: "RecordDict", metadata: "Metadata") -> "Message":
-    """A message with ready metadata, as a SuperLink gives it; `Message` takes them, but its published overloads leave
-    that out."""
-    from flwr.app import Message
-
-    build: Callable[..., Message] = Message
-    return build(content=content, metadata=metadata)
+def stamp(message: "Message", message_id: str) -> None:
+    """Give a message its id, as Flower's own grids do."""
+    message.metadata.__dict__["_message_id"] = message_id
 
 
 # --- what a grid brings -----------------------------------------------------------------------------------------

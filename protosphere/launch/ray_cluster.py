@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,13 +12,13 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import import_path
 
 PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
+NEARBY = "auto"  # Ray's word for the cluster of which this machine is a node
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,6 @@ class Cluster:
     address: str
     nodes: Sequence[Node]
 
-    def __str__(self) -> str:
-        amounts = {"node": len(self.nodes), "CPU": sum(node.cpus for node in self.nodes)}
-        if gpus := sum(node.gpus for node in self.nodes):
-            amounts["GPU"] = gpus
-        text = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for what, number in amounts.items())
-        return f"Ray at {self.address} ({text})"
-
     def holds(self, cpus: float, gpus: float) -> int:
         """How many tasks that need so much run at a time; none is spread over nodes.
 
@@ -53,8 +47,8 @@ class Cluster:
             number += int(min(node.cpus // cpus, node.gpus // gpus if gpus else float("inf")))
         if not number:
             raise SettingError(
-                f"no node of {self} has {cpus:g} CPUs and {gpus:g} GPUs for a client; change --cpus-per-client or "
-                "--gpus-per-client, or start a larger node."
+                f"no node of the Ray cluster at {self.address} has {cpus:g} CPUs and {gpus:g} GPUs for a client; "
+                "change --cpus-per-client or --gpus-per-client, or start a larger node."
             )
         return number
 
@@ -66,54 +60,27 @@ def cluster_at(address: str) -> Cluster:
         address: of its head; "" for the cluster of which this machine is a node.
 
     Raises:
-        SettingError: the address is none, nobody answers there, or no cluster of which this machine is a node.
+        SettingError: the address is none, nobody answers there, or this machine is no node of a cluster.
     """
-    address = cluster_address(address)
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
+    if address and not re.fullmatch(r"[^/]+:\d+", address):
         raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")
     try:
-        # Ray itself takes a minute to say so
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
+        if address:
+            # Ray itself takes a minute to say so
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address or NEARBY]
+        environment = os.environ | {"PYTHONPATH": import_path()}
+        joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    except (OSError, OverflowError, subprocess.SubprocessError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise SettingError(
-            f"--on is ray:{address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
-            f"cluster with `ray start --head --port {port}`, or give the address of one."
+            f"--on is ray{address and ':'}{address}, but this machine cannot join a Ray cluster ({lines[-1]}); start "
+            "one with `ray start --head`, make this machine a node of it with `ray start --address HOST:PORT`, or use "
+            "--on flower, which needs none."
         ) from None
-    command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
-    environment = os.environ | {"PYTHONPATH": import_path()}
-    try:
-        joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        last = joined.stderr.strip().rpartition("\n")[2] or f"exit code {joined.returncode}"
-        reason = last if joined.returncode else ""
-    except subprocess.TimeoutExpired:
-        reason = f"no answer within {PATIENCE:g} s"
-    if reason:
-        raise SettingError(
-            f"--on is ray:{address}, but this machine cannot join a Ray cluster there ({reason.rstrip('.')}); give the "
-            f"address of one, and make this machine a node of it with `ray start --address {address}`."
-        )
     amounts = json.loads(joined.stdout.strip().rpartition("\n")[2])
-    return Cluster(address, [Node(*amount) for amount in amounts])
-
-
-def cluster_address(address: str) -> str:
-    """An address as it is; "" is that of the cluster of which this machine is a node, as Ray itself finds it.
-
-    Raises:
-        SettingError: it is none.
-    """
-    if address:
-        return address
-    # `ray start` leaves it there
-    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    address = os.environ.get("RAY_ADDRESS", "") or (file.read_text("utf-8").strip() if file.is_file() else "")
-    if not address:
-        raise SettingError(
-            "--on is ray, but this machine is no node of a Ray cluster: start one with `ray start --head`, or give the "
-            "address of one, as in --on ray:10.0.0.1:6379; without a cluster use --on flower."
-        )
-    return address
+    return Cluster(address or NEARBY, [Node(*amount) for amount in amounts])
 
 
 def join(address: str, **options: Any) -> Any:
