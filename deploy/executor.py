@@ -104,7 +104,7 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
 
 def watch_tasks(allowed: Path | None) -> None:
     """Replace two functions of Flower's ClientApp: when it has got its task, a line says what that is; before it
-    unpacks the app, one that is not listed is refused. The server is told so, and the site is free for the next message.
+    unpacks the app, one that is not listed is refused. The server is told, and the site is free for the next message.
 
     Args:
         allowed: the file of digests, which may change while the site runs; None where any app may run.

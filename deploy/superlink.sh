@@ -35,7 +35,6 @@ while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --no-gate | --connections | --largest-body) refuse "$1 is gone: $nginx" ;;
         --credentials | --fleet | --host | --port | --state | --umask) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac

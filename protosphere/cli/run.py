@@ -168,7 +168,7 @@ def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
 
 
 def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
-    from protosphere.launch.flower import RunInterrupted, launch
+    from protosphere.launch.flower import launch
     from protosphere.launch.ray_cluster import NEARBY
 
     place = started.place
@@ -182,23 +182,22 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         cluster = ", on the nodes of a Ray cluster" if place.kind == "ray" else ""
         display.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
         display.stage("starting Flower")
-    try:
-        outcome = launch(
-            plan.run_config,
-            clients=plan.clients,
-            cpus_per_client=cpus,
-            gpus_per_client=gpus,
-            show=display.line,
-            verbose=started.verbose,
-            connection=place.name if place.kind == "superlink" else "",
-            ray=place.name or NEARBY if place.kind == "ray" else "",
-            opened=display.opened,
-        )
-        code = FAILED if outcome.flower_run else BAD_INPUT
-    except RunInterrupted as interruption:
-        outcome, code = interruption.outcome, KILLED + interruption.number
+    outcome = launch(
+        plan.run_config,
+        clients=plan.clients,
+        cpus_per_client=cpus,
+        gpus_per_client=gpus,
+        show=display.line,
+        verbose=started.verbose,
+        connection=place.name if place.kind == "superlink" else "",
+        ray=place.name or NEARBY if place.kind == "ray" else "",
+        opened=display.opened,
+    )
     if outcome.ok:
         return _Ending(0, outcome.folder)
+    code = FAILED if outcome.flower_run else BAD_INPUT
+    if outcome.signal:
+        code = KILLED + outcome.signal
     log = str(outcome.folder / "run.log") if outcome.folder is not None else ""
     resumed = ""
     if outcome.folder is None and place.kind == "superlink":

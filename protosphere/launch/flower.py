@@ -43,6 +43,7 @@ from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, import_path, interruptible
 from protosphere.record.folder import RunFolder, append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
+from protosphere.server_app.status import leave_report
 from protosphere.strategies import packed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,20 +72,14 @@ class Outcome:
             or to one of another machine.
         message: one sentence on why it failed; empty when it did not.
         flower_run: the number that Flower knows the run by; empty where it did not take it.
+        signal: the number of the signal that ended it; 0 where none did.
     """
 
     ok: bool
     folder: Path | None = None
     message: str = ""
     flower_run: str = ""
-
-
-class RunInterrupted(Interrupted):
-    """A signal ended the run; all is stopped, and `outcome` says what is left of it."""
-
-    def __init__(self, number: int, outcome: Outcome):
-        super().__init__(number)
-        self.outcome = outcome
+    signal: int = 0
 
 
 def launch(
@@ -101,7 +96,7 @@ def launch(
     opened: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome:
     """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
-    is left behind, not even when this process is killed.
+    is left behind, not even when this process is killed; SIGINT, SIGTERM and SIGHUP stop the run.
 
     Args:
         run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
@@ -117,9 +112,6 @@ def launch(
         ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `cluster_at`
             checks what its nodes have.
         opened: called with the run's folder as soon as there is one on this machine.
-
-    Raises:
-        RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
     """
     federation = ""
     if not connection:
@@ -127,7 +119,7 @@ def launch(
         federation = f"num-supernodes={clients} {resources}"
     results = results_root(str(run_config.get("results-dir", "")))
     lines: list[str] = []
-    interruption: Interrupted | None = None
+    number = 0
     resumed = Path(str(run_config.get("resume", "")))
     folder = resumed if resumed.is_absolute() and resumed.is_dir() else None
     # not TMPDIR: Ray keeps Unix sockets below it, and no system takes long paths for them
@@ -164,12 +156,12 @@ def launch(
                 for line in superlink.stream():
                     hear(line)
                 message = describe_end(*superlink.status(), lines, find_folder())
-            except Interrupted as signal:
-                interruption = signal
+            except Interrupted as interruption:
+                number = interruption.number
                 # the terminal itself may be what has gone
                 with suppress(OSError):
-                    show(f"{signal.name}: stopping Flower and all that it started")
-                message = describe_stop(signal.name, find_folder())
+                    show(f"{interruption.name}: stopping Flower and all that it started")
+                message = describe_stop(interruption.name, find_folder())
             except FlowerError as error:
                 message = str(error)
             finally:
@@ -179,18 +171,16 @@ def launch(
                 message = f"the run could not be stopped and may still be running: try `{stop_command}`."
             # what came to nothing takes its folder away
             folder = find_folder()
-            folder = folder if folder and folder.is_dir() else None
-            if interruption and folder:
-                mark_stopped(folder)
-            if folder:
+            if folder is not None and not folder.is_dir():
+                folder = None
+            if folder is not None:
                 text = "".join(f"{line}\n" for line in lines)
                 append_log(folder / "run.log", text + superlink.log() if message else text)
-            outcome = Outcome(not message, folder, message, superlink.flower_run)
+                if number:
+                    report_stopped(folder)
+            return Outcome(not message, folder, message, superlink.flower_run, number)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if interruption:
-        raise RunInterrupted(interruption.number, outcome)
-    return outcome
 
 
 # --- a SuperLink ------------------------------------------------------------------------------------------------
@@ -533,26 +523,14 @@ def describe_stop(name: str, folder: Path | None) -> str:
     Args:
         folder: the run's; None when it came to none, or to one of another machine.
     """
-    last_round = _find_last_round(folder) if folder else 0
+    last_round = 0
+    if folder is not None:
+        with suppress(SettingError):
+            last_round = RunFolder(folder).status().get("round", 0)
     return f"stopped by {name} after round {last_round}." if last_round else f"stopped by {name}."
 
 
-def mark_stopped(folder: Path) -> None:
-    """Say in a run's folder that it was stopped, and leave its report: nobody in the run could do so any more."""
-    from protosphere.reports.report import leave_report
-
-    if not folder.is_dir():
-        return
-    record = RunFolder(folder)
-    with suppress(SettingError):
-        record.write_status(record.status() | {"state": "stopped"})
-    if _find_last_round(folder):
+def report_stopped(folder: Path) -> None:
+    """Leave the report of a run that was stopped: nobody in the run could do so any more."""
+    if (folder / "metrics.jsonl").exists():
         leave_report(folder)
-
-
-def _find_last_round(folder: Path) -> int:
-    """The last finished round."""
-    try:
-        return max((line["round"] for line in RunFolder(folder).lines(with_clients=False)), default=0)
-    except (SettingError, KeyError):
-        return 0

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,25 +92,19 @@ def test_a_signal_raises_once_and_handlers_come_back(number):
 
 def test_a_deafened_process_goes_on_and_what_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible() as deafen:
-            signal.raise_signal(signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            deafen()
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with interruptible() as deafen:
+        signal.raise_signal(signal.SIGHUP)
+        deafen()
+        signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_another_thread_takes_no_handlers():
-    seen = []
-
     def enter():
         with interruptible() as deafen:
             deafen()
-            seen.append(signal.getsignal(signal.SIGTERM))
+            return signal.getsignal(signal.SIGTERM)
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGTERM)]
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(enter).result() == signal.getsignal(signal.SIGTERM)
