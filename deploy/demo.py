@@ -20,7 +20,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from deploy import credentials
-from protosphere.core.flower import fleet_transport, refusal, registered_node
+from protosphere.core.flower import fleet_transport, has_succeeded, refusal
 from protosphere.core.home import home
 from protosphere.launch import processes
 from protosphere.launch.flower import FlowerError, flower_environment, free_port, is_healthy, run_flwr
@@ -145,14 +145,12 @@ class Deployment:
                 raise FlowerError(f"the SuperLink does not answer on port {self.port}; its log is {self.log()}.")
             time.sleep(0.2)
 
-    def register(self, key: Path) -> int:
-        """Let the node of that key in; its node id."""
+    def register(self, key: Path) -> None:
+        """Let the node of that key in."""
         public = key.with_name(key.name + ".pub")
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
-        node = registered_node(answer)
-        if node is None:
+        if not has_succeeded(answer):
             raise FlowerError(f"the key {public} was not registered: {refusal(answer) or 'no answer'}.")
-        return node
 
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""

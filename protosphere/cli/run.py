@@ -122,14 +122,14 @@ def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
     # a slip in a setting is known before torch is loaded, which takes seconds
     assignments = read_all(settings)
     with uncollected():
-        from protosphere.launch.ray_cluster import cluster_at
+        from protosphere.launch.ray_cluster import count_tasks, nodes_at
         from protosphere.plans.preflight import check_resources
         from protosphere.plans.run_config import plan
 
     kind = started.place.kind
     resources = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
     if kind == "ray":
-        cluster_at(started.place.name).holds(*resources)
+        count_tasks(nodes_at(started.place.name), *resources)
     run_plan = plan(
         **started.given, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
     )

@@ -310,13 +310,6 @@ def is_silent(details: str) -> bool:
     return _SILENT in details
 
 
-def registered_node(answer: str) -> int | None:
-    """The id of the node that `flwr supernode register` tells of."""
-    with suppress(ValueError, KeyError, TypeError):
-        return int(json.loads(answer)["node-id"])
-    return None
-
-
 def refusal(answer: str) -> str:
     """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
     try:

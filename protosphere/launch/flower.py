@@ -109,8 +109,8 @@ def launch(
         app: the folder of the app's pyproject.toml.
         connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
             our own. The three numbers above are the simulation's.
-        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `cluster_at`
-            checks what its nodes have.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `nodes_at`
+            tells what its nodes have.
         opened: called with the run's folder as soon as there is one on this machine.
     """
     federation = ""

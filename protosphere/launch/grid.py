@@ -27,7 +27,6 @@ from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import (
     APP_RAISED,
-    NODE_UNAVAILABLE,
     SERVER_NODE,
     WORKER_DIED,
     stamp,
@@ -110,7 +109,7 @@ class LocalGrid(Grid):
             message_id, node = secrets.token_hex(16), message.metadata.dst_node_id
             stamp(message, message_id)
             self._pending[message_id] = message
-            if self._workers and node in positions:
+            if self._workers:
                 worker = self._workers[positions[node] * len(self._workers) // len(positions)]
                 self._futures[message_id] = worker.submit(_work, message, self._context(node))
             ids.append(message_id)
@@ -133,8 +132,6 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        if node not in self.nodes:
-            return Message(Error(NODE_UNAVAILABLE, f"there is no node {node}"), reply_to=message)
         if not self._workers:
             return _work(message, self._context(node))
         try:

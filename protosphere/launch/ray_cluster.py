@@ -11,8 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import import_path
@@ -21,40 +20,32 @@ PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that i
 NEARBY = "auto"  # Ray's word for the cluster of which this machine is a node
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """How much of CPUs and GPUs a node of a Ray cluster was started with."""
 
     cpus: float
     gpus: float
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The cluster at an address, with the nodes that were alive when it was asked."""
+def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
+    """How many tasks that need so much run at a time; none is spread over nodes.
 
-    address: str
-    nodes: Sequence[Node]
-
-    def holds(self, cpus: float, gpus: float) -> int:
-        """How many tasks that need so much run at a time; none is spread over nodes.
-
-        Raises:
-            SettingError: no node can run one.
-        """
-        number = 0
-        for node in self.nodes if cpus >= 1 and gpus >= 0 else ():
-            number += int(min(node.cpus // cpus, node.gpus // gpus if gpus else float("inf")))
-        if not number:
-            raise SettingError(
-                f"no node of the Ray cluster at {self.address} has {cpus:g} CPUs and {gpus:g} GPUs for a client; "
-                "change --cpus-per-client or --gpus-per-client, or start a larger node."
-            )
-        return number
+    Raises:
+        SettingError: no node can run one.
+    """
+    number = 0
+    for node in nodes if cpus >= 1 and gpus >= 0 else ():
+        number += int(min(node.cpus // cpus, node.gpus // gpus if gpus else float("inf")))
+    if not number:
+        raise SettingError(
+            f"no node of the Ray cluster has {cpus:g} CPUs and {gpus:g} GPUs for a client; change --cpus-per-client or "
+            "--gpus-per-client, or start a larger node."
+        )
+    return number
 
 
-def cluster_at(address: str) -> Cluster:
-    """Join the cluster for a moment, in a process that can be left behind, and see what there is.
+def nodes_at(address: str) -> list[Node]:
+    """Join the cluster for a moment, in a process that can be left behind: its nodes that are alive.
 
     Args:
         address: of its head; "" for the cluster of which this machine is a node.
@@ -69,7 +60,7 @@ def cluster_at(address: str) -> Cluster:
             # Ray itself takes a minute to say so
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-        command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address or NEARBY]
+        command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
         environment = os.environ | {"PYTHONPATH": import_path()}
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
@@ -79,12 +70,11 @@ def cluster_at(address: str) -> Cluster:
             "one with `ray start --head`, make this machine a node of it with `ray start --address HOST:PORT`, or use "
             "--on flower, which needs none."
         ) from None
-    amounts = json.loads(joined.stdout.strip().rpartition("\n")[2])
-    return Cluster(address or NEARBY, [Node(*amount) for amount in amounts])
+    return [Node(*amounts) for amounts in json.loads(joined.stdout.strip().rpartition("\n")[2])]
 
 
 def join(address: str, **options: Any) -> Any:
-    """`ray`, joined to the cluster in this process, which is to call its `shutdown`; workers find our packages."""
+    """`ray`, joined to the cluster in this process, which is to call its `shutdown`."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
@@ -92,7 +82,7 @@ def join(address: str, **options: Any) -> Any:
     with warnings.catch_warnings():
         # that a task which asks for no GPU may see one in versions to come
         warnings.simplefilter("ignore", FutureWarning)
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+        ray.init(address=address or NEARBY, logging_level=logging.ERROR, log_to_driver=False, **options)
     if threading.current_thread() is threading.main_thread():
         # Ray takes it for itself
         signal.signal(signal.SIGTERM, before)

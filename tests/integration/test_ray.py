@@ -19,7 +19,7 @@ import pytest
 from protosphere.core.errors import SettingError
 from protosphere.launch import processes
 from protosphere.launch.flower import find_executable, free_port
-from protosphere.launch.ray_cluster import cluster_at
+from protosphere.launch.ray_cluster import nodes_at
 from tests.integration.watched import descendants
 from tests.soak.faults.driver import wait_until
 
@@ -106,7 +106,7 @@ class Cluster:
     def alive(self):
         """How many nodes are."""
         with suppress(SettingError):
-            return len(cluster_at(self.address).nodes)
+            return len(nodes_at(self.address))
         return 0
 
     def at_work(self, worker):
