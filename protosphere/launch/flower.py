@@ -122,6 +122,8 @@ def launch(
     number = 0
     resumed = Path(str(run_config.get("resume", "")))
     folder = resumed if resumed.is_absolute() and resumed.is_dir() else None
+    if folder is not None:
+        opened(folder)
     # not TMPDIR: Ray keeps Unix sockets below it, and no system takes long paths for them
     scratch = Path(tempfile.mkdtemp(prefix="protosphere-", dir="/tmp"))
     superlink = SuperLink(scratch, connection, ray)
@@ -145,8 +147,6 @@ def launch(
         elif line.startswith(PREFIX):
             show(line.removeprefix(PREFIX))
 
-    if folder is not None:
-        opened(folder)
     try:
         with interruptible() as deafen:
             try:

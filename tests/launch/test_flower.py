@@ -212,11 +212,12 @@ def write_runs(results):
 def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
     settings, number, app, tmp_path, home, staged
 ):
-    results, opened = tmp_path / "results", []
+    results, opened, folders = tmp_path / "results", [], []
     write_runs(results)
 
     def submit(self, *_):
         self.flower_run = number
+        folders.append(self._scratch)
         raise FlowerError("no.")
 
     staged(submit=submit)
@@ -224,6 +225,7 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
     outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
     folder = results / ("new" if number == "8" else "old")
     assert (outcome.folder, outcome.message, opened) == (folder, "no.", [folder])
+    assert not folders[0].exists()
 
 
 def test_only_lines_of_ours_are_shown_and_the_log_has_all_of_them(app, tmp_path, home, staged):
@@ -251,19 +253,6 @@ def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
     outcome = launch({}, clients=1, show=print, app=app, connection="clinics")
     message = f"the run could not be stopped and may still be running: try `{ADVICE}`."
     assert (outcome.signal, outcome.message) == (signal.SIGTERM, message)
-
-
-def test_a_folder_without_an_app(tmp_path, home):
-    outcome = launch({}, clients=1, show=print, app=tmp_path)
-    assert outcome.message.startswith(f"{tmp_path} holds no pyproject.toml, so there is no Flower app to run")
-
-
-def test_what_show_raises_comes_through_and_leaves_no_folder(app, home, staged):
-    folders = []
-    staged(start=lambda self: folders.append(self._scratch), stream=lambda self: ["[protosphere] a line"])
-    with pytest.raises(BrokenPipeError):
-        launch({}, clients=1, show=lambda line: raise_error(BrokenPipeError()), app=app)
-    assert [folder.exists() for folder in folders] == [False]
 
 
 def test_settings_come_back_from_toml_as_they_were():
