@@ -31,32 +31,27 @@ CONNECTION = "deployment"
 PATIENCE = 60.0  # seconds that a part has to begin or to answer
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 SETTINGS = 'rounds=5 dataset="digits-of-three-sites" start-timeout=120.0 round-timeout=120.0'
-SKEW = 1.0  # Dirichlet concentration: all sites hold most classes, in different numbers
+SKEW = 1.0  # concentration of the Dirichlet distribution from which each class's shares are drawn
 
 
-def write_sites(folder: Path, sites: int = 3, seed: int = 0) -> list[Path]:
+def write_sites(folder: Path, sites: int = 3) -> list[Path]:
     """Deal scikit-learn's 1,797 digits to `sites` folders: `site-<i>/train/<class>/*.png` and `site-<i>/classes.txt`.
-
-    Every image goes to one site; of each class, shares are drawn from a symmetric Dirichlet distribution.
+    Every image goes to one site; all sites hold most classes, in different numbers.
 
     Returns:
         The sites' folders.
     """
     digits = load_digits()
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     roots = [folder / f"site-{site}" for site in range(sites)]
+    shares = generator.dirichlet([SKEW] * sites, len(digits.target_names))
+    for row, label in enumerate(digits.target):
+        target = roots[generator.choice(sites, p=shares[label])] / "train" / str(label) / f"{row:04d}.png"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # 0 to 16 in the data set
+        Image.fromarray(np.round(digits.images[row] * (255 / 16)).astype(np.uint8)).save(target)
     for root in roots:
-        root.mkdir(parents=True, exist_ok=True)
         (root / "classes.txt").write_text("".join(f"{name}\n" for name in digits.target_names))
-    for label, name in enumerate(digits.target_names):
-        rows = generator.permutation(np.flatnonzero(digits.target == label))
-        cuts = np.cumsum(generator.dirichlet([SKEW] * sites))[:-1]
-        for root, site_rows in zip(roots, np.split(rows, (cuts * len(rows)).astype(int)), strict=True):
-            for row in site_rows:
-                target = root / "train" / str(name) / f"{row:04d}.png"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                # 0 to 16 in the data set
-                Image.fromarray(np.round(digits.images[row] * (255 / 16)).astype(np.uint8)).save(target)
     return roots
 
 

@@ -4,14 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
-
-from protosphere.core.errors import DataError
-from protosphere.data.forms.folders import read_folder
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
@@ -211,30 +207,18 @@ def test_the_services_keep_to_it_too():
         assert lines | {"UMask=0077", "StateDirectoryMode=0700"} <= set(unit)
 
 
-@pytest.mark.parametrize("name", ["train.csv", "data/train.parquet", "no/1.png", ".train.csv", "train.txt"])
-def test_a_table_without_its_classes_is_refused_at_the_start(script, tmp_path, name):
-    folder = tmp_path / "my rows"
-    (folder / name).parent.mkdir(parents=True)
-    (folder / name).touch()
-    (folder / "classes.txt").touch()
-    is_table = name in ("train.csv", "data/train.parquet")
-    code, said, _ = script("supernode.sh", *OPEN_NODE, "--data", folder)
-    assert (code == 2) == (f"--data {folder} holds a table but no classes.txt" in said) == is_table
-    # as the data floor sees it, which wants its classes
-    (folder / "classes.txt").write_text("no\n")
-    with nullcontext() if is_table or name == "no/1.png" else pytest.raises(DataError):
-        assert (read_folder(folder).format != "images") == is_table
-
-
-def test_one_file_is_a_site_s_data_with_its_classes_beside_it_and_so_is_code_of_its_own(script, tmp_path):
+def test_paths_of_a_site_do_not_depend_on_where_the_script_was_started(script, tmp_path):
     (tmp_path / "my rows").mkdir()
     for name in ("rows.npz", "code.py"):
         (tmp_path / "my rows" / name).touch()
-    node = ("supernode.sh", *OPEN_NODE, "--data")
-    assert "--data my rows/rows.npz has no classes.txt beside it" in script(*node, "my rows/rows.npz")[1]
-    (tmp_path / "my rows" / "classes.txt").write_text("no\n")
-    for name in ("rows.npz", "code.py:rows"):
-        assert node_config(script(*node, f"my rows/{name}")[2])["data-path"] == f"{tmp_path}/my rows/{name}"
+    for option, entry, path in (
+        ("--data", "data-path", "my rows/rows.npz"),
+        ("--data", "data-path", "my rows/code.py:rows"),
+        ("--strategy", "strategy-file", "my rows/code.py"),
+    ):
+        code, said, told = script("supernode.sh", *OPEN_NODE, option, path)
+        assert code == 0, said
+        assert node_config(told)[entry] == f"{tmp_path}/{path}"
 
 
 OPEN = "would let everybody who reaches it start code on all sites"
