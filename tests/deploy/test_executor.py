@@ -1,8 +1,8 @@
-"""The SuperExec of ours: that Flower has what it replaces, what it refuses, and what the process of a task runs."""
+"""The SuperExec of ours: that Flower has what it replaces, and which tasks and apps a site takes. What a task's process
+is: tests/integration/test_executor.py."""
 
 import hashlib
 import inspect
-import sys
 from dataclasses import fields
 from importlib.metadata import entry_points
 from types import SimpleNamespace
@@ -91,23 +91,3 @@ def test_a_task_that_is_none_of_a_site_is_refused(tmp_path):
         result = TaskExecutor(cold=True, allowed=allowed).launch(spec(task_type=task))
         assert result.status == LaunchResultStatus.FAILED
         assert task in result.message
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({}, ["--insecure"]),
-        ({"insecure": False, "root_certificates_path": "ca.crt"}, ["--root-certificates", "ca.crt"]),
-    ],
-)
-def test_a_task_s_process_is_flower_s_program_with_the_token_in_its_memory_alone(monkeypatch, changed, words):
-    told = {}
-    program = SimpleNamespace(name="flwr-clientapp", load=lambda: lambda: told.update(words=sys.argv))
-    monkeypatch.setattr(executor, "entry_points", lambda group, name: [program] if name == program.name else [])
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(executor.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
-    for function in ("pull_task_input", "install_from_fab"):
-        monkeypatch.setattr(run_clientapp, function, getattr(run_clientapp, function))
-    executor.run_task(spec(**changed), None)
-    usual = ["flwr-clientapp", "--runtime-api-address", "127.0.0.1:9", "--token", "hush"]
-    assert told["words"] == [*usual, *words, "--parent-pid", "1"]

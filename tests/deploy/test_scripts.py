@@ -270,22 +270,3 @@ def test_what_cannot_work_is_one_sentence(name, arguments, changed, words, scrip
     assert words in sentence
     # how it is used stands before, where it is not
     assert said.count("\n") == 1 or said.startswith("usage: ")
-
-
-MESSAGE = b"what a site has sent"
-LEAVES = f"""
-import sqlite3
-base = sqlite3.connect(os.environ["PROTOSPHERE_HOME"] + "/superlink.db")
-base.execute("CREATE TABLE message_ins (content BLOB)")
-base.execute("INSERT INTO message_ins VALUES (?)", [{MESSAGE!r}])
-base.commit()
-assert {MESSAGE!r} in open(os.environ["PROTOSPHERE_HOME"] + "/superlink.db", "rb").read()
-sys.exit(3)
-"""
-
-
-def test_a_superlink_s_exit_code_is_passed_on_and_its_database_cleared(script, tmp_path):
-    """What clears it, and when: test_with_superexec.py."""
-    (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN + LEAVES)
-    assert script("superlink.sh", "--insecure", "--state", "mine")[0] == 3
-    assert MESSAGE not in (tmp_path / "mine" / "superlink.db").read_bytes()
