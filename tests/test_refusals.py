@@ -94,7 +94,7 @@ OF_COMMANDS = [
     ("run", ["--on", "flower:2"], "--on is 'flower:2', but it is process"),
     ("run", ["--on", "superlink"], "--on is 'superlink', but it is process"),
     ("run", ["--on", "workers:0"], "--on is 'workers:0', but N is a number of processes, 1 at least."),
-    ("run", ["--on", "ray"], "--on is ray, but this machine cannot join a Ray cluster"),
+    ("run", ["--on", "ray"], "--on is ray, but this machine is no node of a Ray cluster"),
     (
         "run",
         ["--on", "ray:127.0.0.1:1"],

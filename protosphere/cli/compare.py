@@ -113,7 +113,7 @@ def compare(
         from protosphere.comparison.folder import ComparisonFolder
         from protosphere.comparison.spec import load, split_names
         from protosphere.launch.processes import Interrupted
-        from protosphere.launch.ray_cluster import nodes_at
+        from protosphere.launch.ray_cluster import cluster_address, nodes_at
 
         nodes = nodes_at(place.name) if place.kind == "ray" else None
         if resume:
@@ -131,7 +131,7 @@ def compare(
         if nodes is None:
             executor: Processes | Tasks = Processes(environments(trials, jobs, place.workers))
         else:
-            executor = Tasks(trials, place.name, nodes, jobs)
+            executor = Tasks(trials, cluster_address(place.name), nodes, jobs)
         if preset and not yes and nodes is None and _is_terminal():
             _ask(spec, trials, executor.jobs)
         if not resume:

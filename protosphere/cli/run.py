@@ -169,7 +169,7 @@ def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
 
 def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
     from protosphere.launch.flower import launch
-    from protosphere.launch.ray_cluster import NEARBY
+    from protosphere.launch.ray_cluster import cluster_address
 
     place = started.place
     cpus, gpus = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
@@ -190,7 +190,7 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         show=display.line,
         verbose=started.verbose,
         connection=place.name if place.kind == "superlink" else "",
-        ray=place.name or NEARBY if place.kind == "ray" else "",
+        ray=cluster_address(place.name) if place.kind == "ray" else "",
         opened=display.opened,
     )
     if outcome.ok:

@@ -11,13 +11,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import import_path
 
 PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
-NEARBY = "auto"  # Ray's word for the cluster of which this machine is a node
 
 
 class Node(NamedTuple):
@@ -44,6 +44,25 @@ def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
     return number
 
 
+def cluster_address(address: str) -> str:
+    """An address as it is; of "", that of the cluster of which this machine is a node.
+
+    Raises:
+        SettingError: it is none.
+    """
+    # `ray start` leaves it there. Ray's own `auto` takes any Ray of this machine, also that of another run
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if not address and file.is_file():
+        address = file.read_text("utf-8").strip()
+    if not address:
+        raise SettingError(
+            "--on is ray, but this machine is no node of a Ray cluster: start one with `ray start --head`, or give the "
+            "address of one, as in --on ray:10.0.0.1:6379; without a cluster use --on flower."
+        )
+    return address
+
+
 def nodes_at(address: str) -> list[Node]:
     """Join the cluster for a moment, in a process that can be left behind: its nodes that are alive.
 
@@ -53,20 +72,20 @@ def nodes_at(address: str) -> list[Node]:
     Raises:
         SettingError: the address is none, nobody answers there, or this machine is no node of a cluster.
     """
-    if address and not re.fullmatch(r"[^/]+:\d+", address):
+    address = cluster_address(address)
+    if not re.fullmatch(r"[^/]+:\d+", address):
         raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")
     try:
-        if address:
-            # Ray itself takes a minute to say so
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        # Ray itself takes a minute to say so
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
         environment = os.environ | {"PYTHONPATH": import_path()}
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
     except (OSError, OverflowError, subprocess.SubprocessError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise SettingError(
-            f"--on is ray{address and ':'}{address}, but this machine cannot join a Ray cluster ({lines[-1]}); start "
+            f"--on is ray:{address}, but this machine cannot join a Ray cluster ({lines[-1]}); start "
             "one with `ray start --head`, make this machine a node of it with `ray start --address HOST:PORT`, or use "
             "--on flower, which needs none."
         ) from None
@@ -82,7 +101,7 @@ def join(address: str, **options: Any) -> Any:
     with warnings.catch_warnings():
         # that a task which asks for no GPU may see one in versions to come
         warnings.simplefilter("ignore", FutureWarning)
-        ray.init(address=address or NEARBY, logging_level=logging.ERROR, log_to_driver=False, **options)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     if threading.current_thread() is threading.main_thread():
         # Ray takes it for itself
         signal.signal(signal.SIGTERM, before)
