@@ -1,7 +1,7 @@
 """Create the certificate authority, the SuperLink's certificate and the key pairs of nodes.
 
 Sites need `ca.crt`. The SuperLink's machine needs `superlink.crt`, `superlink.key` and `ca.crt`, and each site's
-`.pub` file to register it. Keep `ca.key` on neither. Existing files are never overwritten, except by `renew`.
+`.pub` file to register it. Keep `ca.key` on neither. Existing files are never overwritten.
 """
 
 import ipaddress
@@ -14,7 +14,6 @@ import typer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -27,10 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protosphere.cli.help import Command, Group
 
-PRIVATE, PUBLIC = 0o600, 0o644
 AUTHORITY_DAYS = 3650
 YEAR = 365
-RENEWAL_DAYS = 30  # before its end a certificate is spoken of
 SLACK = timedelta(hours=1)  # clocks of sites differ a little
 LOCAL = ("localhost", "127.0.0.1")
 
@@ -48,8 +45,6 @@ app = typer.Typer(
           python deploy/credentials.py superlink credentials fl.example.org
         at each site; the private key stays there:
           python deploy/credentials.py node credentials/clinic-north
-        before the SuperLink's certificate expires, after a year:
-          python deploy/credentials.py renew credentials
     """,
 )
 Folder = Annotated[Path, typer.Argument(help="Folder with ca.key and ca.crt.", show_default=False)]
@@ -81,7 +76,7 @@ def authority(
         .sign(key, hashes.SHA256())
     )
     secret = _ask_passphrase(confirm=True) if passphrase else b""
-    _write({folder / "ca.key": (_pem(key, secret), PRIVATE), folder / "ca.crt": (_pem_of(certificate), PUBLIC)})
+    _write({folder / "ca.key": _pem(key, secret), folder / "ca.crt": certificate.public_bytes(Encoding.PEM)})
 
 
 @app.command(cls=Command)
@@ -95,12 +90,32 @@ def superlink(
     """Create the SuperLink's key and certificate.
 
     This writes superlink.key and superlink.crt, signed by the authority in the same folder. The certificate is also
-    valid for localhost and 127.0.0.1, because `flwr run` may come through a tunnel.
+    valid for localhost and 127.0.0.1, because `flwr run` may come through a tunnel. To renew it, remove both files and
+    run the same command again.
     """
+    try:
+        root = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        pem = (folder / "ca.key").read_bytes()
+    except (OSError, ValueError) as error:
+        _end(f"the authority in {folder} cannot be read ({error}); make it first, as `authority {folder}`.")
+    try:
+        secret = _ask_passphrase() if b"ENCRYPTED" in pem.partition(b"\n")[0] else None
+        signer = load_pem_private_key(pem, secret)
+        if not isinstance(signer, ec.EllipticCurvePrivateKey):
+            raise ValueError("it is of another kind than those that `authority` makes")
+    except ValueError as error:
+        _end(f"{folder / 'ca.key'} is no key that can be used, or the passphrase is another ({error}).")
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
-    certificate = _sign_superlink(folder, _name(hosts[0]), names, key.public_key(), days)
-    _write({folder / "superlink.key": (_pem(key), PRIVATE), folder / "superlink.crt": (_pem_of(certificate), PUBLIC)})
+    certificate = (
+        _certificate(_name(hosts[0]), root.subject, key.public_key(), days)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    _write({folder / "superlink.key": _pem(key), folder / "superlink.crt": certificate.public_bytes(Encoding.PEM)})
 
 
 @app.command(cls=Command)
@@ -109,86 +124,11 @@ def node(path: Annotated[Path, typer.Argument(help="The private key; .pub is add
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write({path: (private, PRIVATE), path.with_name(path.name + ".pub"): (public + b"\n", PUBLIC)})
-
-
-@app.command(cls=Command)
-def renew(folder: Folder, days: Days = YEAR) -> None:
-    """Renew the SuperLink's certificate.
-
-    The new superlink.crt has the same names and the same key. superlink.key is not needed. The SuperLink uses it from
-    its next start on.
-    """
-    old = _read_certificate(folder / "superlink.crt")
-    try:
-        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        _end(f"{folder / 'superlink.crt'} was not made by this script; make it anew, as `superlink {folder} HOSTS...`.")
-    certificate = _sign_superlink(folder, old.subject, names, old.public_key(), days)
-    temporary = folder / ".superlink.crt.tmp"
-    try:
-        temporary.write_bytes(_pem_of(certificate))
-        temporary.chmod(PUBLIC)
-        temporary.replace(folder / "superlink.crt")
-    except OSError as error:
-        _end(f"{error.filename} cannot be written ({error.strerror}).")
-    typer.echo(f"{folder / 'superlink.crt'}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
-
-
-@app.command(cls=Command)
-def check(folder: Annotated[Path, typer.Argument(help="Folder with ca.crt and superlink.crt.")]) -> None:
-    """Show how long the certificates are valid.
-
-    Warns in the last 30 days. Exits with 2 if a certificate has expired or is not valid yet.
-    """
-    now = datetime.now(UTC)
-    for name, remedy in (
-        ("superlink.crt", f"`python deploy/credentials.py renew {folder}` makes it anew, beside ca.key"),
-        ("ca.crt", "make an authority in a new folder, and all certificates anew"),
-    ):
-        certificate = _read_certificate(folder / name)
-        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        if end < now:
-            _end(f"{folder / name} has been over since {end:%Y-%m-%d}, and nobody would trust the SuperLink; {remedy}.")
-        if begin > now:
-            _end(f"{folder / name} is not valid before {begin:%Y-%m-%d %H:%M} UTC; look at this machine's clock.")
-        if end - now < timedelta(days=RENEWAL_DAYS):
-            typer.echo(f"warning: {folder / name} ends on {end:%Y-%m-%d}; {remedy}.", err=True)
-        else:
-            typer.echo(f"{folder / name}: valid until {end:%Y-%m-%d}")
-
-
-def _sign_superlink(
-    folder: Path,
-    subject: x509.Name,
-    names: x509.SubjectAlternativeName,
-    public_key: CertificatePublicKeyTypes,
-    days: int,
-) -> x509.Certificate:
-    """A certificate for the SuperLink's key, signed by the authority in the folder."""
-    root = _read_certificate(folder / "ca.crt")
-    try:
-        pem = (folder / "ca.key").read_bytes()
-        secret = _ask_passphrase() if b"ENCRYPTED" in pem.partition(b"\n")[0] else None
-        signer = load_pem_private_key(pem, secret)
-    except OSError as error:
-        _end(f"{error.filename} cannot be read ({error.strerror}); make the authority first, as `authority {folder}`.")
-    except ValueError as error:
-        _end(f"{folder / 'ca.key'} is no key that can be used, or the passphrase is another ({error}).")
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != root.public_key():
-        _end(f"{folder / 'ca.key'} is not the key of {folder / 'ca.crt'}; bring the two that belong together.")
-    return (
-        _certificate(subject, root.subject, public_key, days)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    _write({path: private, path.with_name(path.name + ".pub"): public + b"\n"})
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes, days: int
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -197,15 +137,6 @@ def _certificate(
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
-
-
-def _read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        _end(f"{path} cannot be read ({error.strerror}); `python deploy/credentials.py --help` tells how it is made.")
-    except ValueError as error:
-        _end(f"{path} holds no certificate ({error}); make it anew.")
 
 
 def _name(common_name: str) -> x509.Name:
@@ -236,24 +167,20 @@ def _pem(key: ec.EllipticCurvePrivateKey, secret: bytes = b"") -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
-def _pem_of(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _write(files: dict[Path, tuple[bytes, int]]) -> None:
+def _write(files: dict[Path, bytes]) -> None:
     """All of them or, if one is there already, none; a private key is never readable by others, not even for long."""
     existing_files = [str(path) for path in files if path.exists()]
     if existing_files:
         _end(f"{' and '.join(existing_files)} exist already and are kept; remove them first, or give another folder.")
     try:
-        for path, (content, mode) in files.items():
+        for path, content in files.items():
+            mode = 0o644 if path.suffix in (".crt", ".pub") else 0o600
             path.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)
+            typer.echo(str(path))
     except OSError as error:
         _end(f"{error.filename} cannot be written ({error.strerror}).")
-    for path in files:
-        typer.echo(str(path))
 
 
 def _end(sentence: str) -> NoReturn:

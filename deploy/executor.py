@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
 from pathlib import Path
@@ -32,8 +31,7 @@ from flwr.supernode.runtime import run_clientapp
 PRELOADED = ["flwr.supernode.cli", "torch", "safetensors.torch", "scipy.linalg", "filelock", "PIL.Image"]
 TASKS = (TaskType.CLIENT_APP, TaskType.SERVER_APP)
 SET_NAME = 15  # of prctl
-ENDING = 3.0  # seconds that processes have to end; five after it was told to, Flower ends the SuperExec by force
-PLAIN_NAME = re.compile(r"\w[\w.+-]*/\w[\w.+-]* \w[\w.+-]*")  # publisher, app, version
+PLAIN_NAMES = r"\w[\w.+-]*/\w[\w.+-]* \w[\w.+-]*"  # publisher, app, version
 
 
 class TaskExecutor:
@@ -66,13 +64,9 @@ class TaskExecutor:
 
     def close(self) -> None:
         """End all that was started."""
-        children = multiprocessing.active_children()
-        for child in children:
+        # one that does not listen ends by itself when it misses its parent
+        for child in multiprocessing.active_children():
             child.terminate()
-        deadline = time.monotonic() + ENDING
-        for child in children:
-            child.join(max(0.0, deadline - time.monotonic()))
-            child.kill()
 
 
 def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
@@ -98,52 +92,50 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     elif spec.root_certificates_path is not None:
         sys.argv += ["--root-certificates", spec.root_certificates_path]
     sys.argv += ["--parent-pid", str(spec.parent_pid)]
-    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input, allowed)
+    watch_tasks(allowed)
     if allowed is None:
         program.load()()
         return
     # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
     with tempfile.TemporaryDirectory(prefix="app-", dir=os.environ.get("PROTOSPHERE_HOME")) as folder:
         os.environ["FLWR_HOME"] = folder
-        run_clientapp.install_from_fab = refuse_unlisted(run_clientapp.install_from_fab, allowed)
         program.load()()
 
 
-def note_task(pull_task_input: Any, allowed: Path | None) -> Any:
-    """The function of Flower's that asks for a ClientApp's task; then a line says what it is.
+def watch_tasks(allowed: Path | None) -> None:
+    """Replace two functions of Flower's ClientApp: when it has got its task, a line says what that is; before it
+    unpacks the app, one that is not listed is refused. The server is told, and the site is free for the next message.
 
-    Where apps are listed, the names by which the SuperLink calls one have to be plain: Flower loads the app from a
-    folder that is called by them, and not from the one into which it has unpacked it.
+    Args:
+        allowed: the file of digests, which may change while the site runs; None where any app may run.
     """
+    pull_task_input, install_from_fab = run_clientapp.pull_task_input, run_clientapp.install_from_fab
+    names: list[str] = []
 
     def pull(client: Any) -> Any:
         message, context, run, fab = pull_task_input(client)
         method, rounds = (context.run_config.get(name, "-") for name in ("strategy", "rounds"))
-        is_plain = PLAIN_NAME.fullmatch(f"{run.fab_id} {run.fab_version}")
-        if allowed is not None and not (is_plain and fab.hash_str == hashlib.sha256(fab.content).hexdigest()):
-            raise PermissionError(
-                f"the app is called {run.fab_id!r} {run.fab_version!r} {fab.hash_str!r}, and is another"
-            )
         print(f"run={run.run_id} app={fab.hash_str} method={method} rounds={rounds}", flush=True)
+        names.append(f"{run.fab_id} {run.fab_version} {fab.hash_str}")
         return message, context, run, fab
-
-    return pull
-
-
-def refuse_unlisted(install_from_fab: Any, allowed: Path) -> Any:
-    """The function of Flower's that unpacks an app; one that is not listed is refused before. The server is told so,
-    and the site is free for the next message. The file may change while the site runs."""
 
     def install(content: bytes, **options: Any) -> Any:
         digest = hashlib.sha256(content).hexdigest()
-        # digests may be followed by words, and comments begin with #, which no digest has
-        listed = [line.split()[0].lower() for line in allowed.read_text("utf-8").splitlines() if line.strip()]
-        if digest not in listed:
-            print(f"refused app={digest}: it is not listed in {allowed}", flush=True)
+        # Flower loads the app from a folder that is called by the SuperLink's names, wherever it has been unpacked
+        is_plain = re.fullmatch(f"{PLAIN_NAMES} {digest}", names[-1])
+        if allowed is not None and not (is_plain and digest in read_digests(allowed)):
+            print(f"refused app={digest}: it is not listed in {allowed}, or called {names[-1]!r}", flush=True)
             raise PermissionError(f"this site does not run the app with the digest {digest}: it has not listed it")
         return install_from_fab(content, **options)
 
-    return install
+    for name, function in {"pull_task_input": pull, "install_from_fab": install}.items():
+        setattr(run_clientapp, name, function)
+
+
+def read_digests(file: Path) -> list[str]:
+    """The digests that a file lists; words may follow one, and comments begin with #, which none has."""
+    lines = file.read_text("utf-8").splitlines()
+    return [line.split()[0].lower() for line in lines if line.strip()]
 
 
 def main(words: list[str]) -> None:

@@ -35,7 +35,6 @@ while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --no-gate | --connections | --largest-body) refuse "$1 is gone: $nginx" ;;
         --credentials | --fleet | --host | --port | --state | --umask) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -72,7 +71,6 @@ command -v flower-superlink >/dev/null ||
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-superlink)")/python
 [ -x "$python" ] || python=python3
-[ -z "$credentials" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
 transport=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$transport" | tail -n 1)"
 if [ "$transport" = http ]; then
     [ -z "$fleet" ] || refuse "--fleet is for Flower 1.39: $nginx"

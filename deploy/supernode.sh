@@ -51,45 +51,17 @@ say() {
     config="$config $1=\"$2\""
 }
 
-# tables, as data/forms/folders.py finds them
-tables_in() {
-    for file in "$1"/*.parquet "$1"/*.csv; do
-        case ${file##*/} in
-            __*) ;;
-            *) [ ! -e "$file" ] || return 0 ;;
-        esac
-    done
-    return 1
-}
-
-# a folder of this site's own, with the option and the entry of --node-config that name it
-own_folder() {
-    # one file is a data set, too; its classes are named beside it
-    case $3 in
-        *.npz | *.csv | *.parquet)
-            if [ -f "$3" ]; then
-                beside=$(cd "$(dirname "$3")" && pwd)
-                [ -s "$beside/classes.txt" ] ||
-                    refuse "--$1 $3 has no classes.txt beside it: list the classes there, one a line, the same at all sites"
-                say "$2" "$beside/${3##*/}"
-                return
-            fi ;;
-    esac
-    # or it is a file of the site's own code that gives them
-    case $3 in
-        *.py | *.py:*)
-            file=${3%%.py*}.py
-            [ -f "$file" ] || refuse "--$1 $file is no file"
-            say "$2" "$(cd "$(dirname "$file")" && pwd)/${file##*/}${3#"$file"}"
-            return ;;
-    esac
-    [ -e "$3" ] || refuse "--$1 $3 does not exist"
-    [ -d "$3" ] || refuse "--$1 $3 is no folder"
-    if { tables_in "$3" || tables_in "$3/data"; } && [ ! -s "$3/classes.txt" ]; then
-        refuse "--$1 $3 holds a table but no classes.txt: list the classes there, one a line, the same at all sites"
+# an entry of --node-config that is a path, with what follows a file of code, as in mine.py:NAME. Flower's processes run
+# elsewhere: it must not depend on the working directory
+say_path() {
+    place=$3 rest=
+    case $3 in *.py:*) place=${3%%.py:*}.py rest=:${3#*.py:} ;; esac
+    [ -e "$place" ] || refuse "--$1 $place does not exist"
+    if [ -d "$place" ]; then
+        say "$2" "$(cd "$place" && pwd)"
+    else
+        say "$2" "$(cd "$(dirname "$place")" && pwd)/${place##*/}$rest"
     fi
-    # Flower's processes run elsewhere: paths must not depend on the working directory
-    say "$2" "$(cd "$3" && pwd)"
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' port=9094
@@ -146,21 +118,18 @@ case $warm in
 esac
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
 config="partition-id=$partition num-partitions=$of"
-[ -z "$data" ] || own_folder data data-path "$data"
+[ -z "$data" ] || say_path data data-path "$data"
 [ -n "$data" ] || [ -z "$label$text$group" ] ||
     refuse "--label-column, --text-column and --group-column name columns of the tables at --data"
 [ -z "$label" ] || say label-column "$label"
-[ -z "$strategy" ] || [ -f "$strategy" ] || refuse "--strategy $strategy is no file"
-[ -z "$strategy" ] || say strategy-file "$(cd "$(dirname "$strategy")" && pwd)/${strategy##*/}"
+[ -z "$strategy" ] || say_path strategy strategy-file "$strategy"
 [ -z "$text" ] || say text-column "$text"
 [ -z "$group" ] || say group-column "$group"
-# a file's path must not depend on the working directory, in which Flower's processes do not run
 case $model in
-    *.py | *.py:*) file=${model%%.py*}.py
-        [ -f "$file" ] || refuse "--model $file is no file"
-        model="$(cd "$(dirname "$file")" && pwd)/${file##*/}${model#"$file"}" ;;
+    '') ;;
+    *.py | *.py:*) say_path model model "$model" ;;
+    *) say model "$model" ;;
 esac
-[ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
 # characters, where a shell counts bytes: of UTF-8 all bytes but those that go on with one

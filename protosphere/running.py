@@ -12,7 +12,7 @@ from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
-from protosphere.launch.flower import mark_stopped
+from protosphere.launch.flower import report_stopped
 from protosphere.launch.grid import run_in_process
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
@@ -183,7 +183,7 @@ def carry_out(
         )
     except KeyboardInterrupt:
         if display.folder is not None:
-            mark_stopped(display.folder)
+            report_stopped(display.folder)
         raise
 
 

@@ -51,7 +51,6 @@ PHRASES = (
     "finished:completed",
     "status-details",
     "error-message",
-    "node-id",
     "message_ins",
 )
 

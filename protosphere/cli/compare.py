@@ -112,9 +112,9 @@ def compare(
         from protosphere.comparison.folder import ComparisonFolder
         from protosphere.comparison.spec import load, split_names
         from protosphere.launch.processes import Interrupted
-        from protosphere.launch.ray_cluster import cluster_at
+        from protosphere.launch.ray_cluster import cluster_address, nodes_at
 
-        cluster = cluster_at(place.name) if place.kind == "ray" else None
+        nodes = nodes_at(place.name) if place.kind == "ray" else None
         if resume:
             folder = ComparisonFolder.find(resume, results)
             spec, trials = folder.read(trust)
@@ -127,8 +127,11 @@ def compare(
                 vary=vary or [],
                 places=_read_places(data or []),
             )
-        executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, place.workers))
-        if preset and not yes and not cluster and _is_terminal():
+        if nodes is None:
+            executor: Processes | Tasks = Processes(environments(trials, jobs, place.workers))
+        else:
+            executor = Tasks(trials, cluster_address(place.name), nodes, jobs)
+        if preset and not yes and nodes is None and _is_terminal():
             _ask(spec, trials, executor.jobs)
         if not resume:
             folder = ComparisonFolder.create(spec, trials, results, jobs)

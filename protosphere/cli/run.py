@@ -122,14 +122,14 @@ def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
     # a slip in a setting is known before torch is loaded, which takes seconds
     assignments = read_all(settings)
     with uncollected():
-        from protosphere.launch.ray_cluster import cluster_at
+        from protosphere.launch.ray_cluster import count_tasks, nodes_at
         from protosphere.plans.preflight import check_resources
         from protosphere.plans.run_config import plan
 
     kind = started.place.kind
     resources = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
     if kind == "ray":
-        cluster_at(started.place.name).holds(*resources)
+        count_tasks(nodes_at(started.place.name), *resources)
     run_plan = plan(
         **started.given, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
     )
@@ -168,7 +168,7 @@ def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
 
 
 def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
-    from protosphere.launch.flower import RunInterrupted, launch
+    from protosphere.launch.flower import launch
     from protosphere.launch.ray_cluster import cluster_address
 
     place = started.place
@@ -179,32 +179,30 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         display.stage(f"running on the nodes of `{place.name}`")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-        cluster = f", on the Ray cluster at {cluster_address(place.name)}" if place.kind == "ray" else ""
+        cluster = ", on the nodes of a Ray cluster" if place.kind == "ray" else ""
         display.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
         display.stage("starting Flower")
-    try:
-        outcome = launch(
-            plan.run_config,
-            clients=plan.clients,
-            cpus_per_client=cpus,
-            gpus_per_client=gpus,
-            show=display.line,
-            verbose=started.verbose,
-            connection=place.name if place.kind == "superlink" else "",
-            ray=cluster_address(place.name) if place.kind == "ray" else "",
-            opened=display.opened,
-        )
-        code = FAILED if outcome.flower_run else BAD_INPUT
-    except RunInterrupted as interruption:
-        outcome, code = interruption.outcome, KILLED + interruption.number
+    outcome = launch(
+        plan.run_config,
+        clients=plan.clients,
+        cpus_per_client=cpus,
+        gpus_per_client=gpus,
+        show=display.line,
+        verbose=started.verbose,
+        connection=place.name if place.kind == "superlink" else "",
+        ray=cluster_address(place.name) if place.kind == "ray" else "",
+        opened=display.opened,
+    )
     if outcome.ok:
         return _Ending(0, outcome.folder)
-    # of a run that came to nothing there may be nothing to keep
-    log = str(outcome.log or ("none could be written" if outcome.flower_run else ""))
+    code = FAILED if outcome.flower_run else BAD_INPUT
+    if outcome.signal:
+        code = KILLED + outcome.signal
+    log = str(outcome.folder / "run.log") if outcome.folder is not None else ""
     resumed = ""
     if outcome.folder is None and place.kind == "superlink":
         # a run of another machine that was resumed is known there by what it was resumed by
-        resumed = started.given["resume"] or (outcome.flower_run if outcome.resumable else "")
+        resumed = started.given["resume"] or outcome.flower_run
     return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
 
 

@@ -21,7 +21,7 @@ from protosphere.core.files import open_to_append
 from protosphere.core.home import discard_stores
 from protosphere.launch.grid import end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
-from protosphere.launch.ray_cluster import Cluster, join
+from protosphere.launch.ray_cluster import Node, count_tasks, join
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.status import USER_ERRORS
 
@@ -226,14 +226,14 @@ class Tasks:
     PROTOSPHERE_HOME, and the models go when the trial has ended.
     """
 
-    def __init__(self, trials: Sequence[Trial], cluster: Cluster, jobs: int | None):
+    def __init__(self, trials: Sequence[Trial], address: str, nodes: Sequence[Node], jobs: int | None):
         _refuse_none(jobs)
         threads, on_gpu = _needs_of(trials)
-        gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes))
-        most = cluster.holds(threads, gpus)
+        gpus = float(on_gpu and any(node.gpus >= 1 for node in nodes))
+        most = count_tasks(nodes, threads, gpus)
         self.jobs = min(jobs or most, most, len(trials) or 1)
         self._resources = {"num_cpus": threads, "num_gpus": gpus}
-        self._address = cluster.address
+        self._address = address
         self._ray: Any = None
 
     @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flwr.app import Message, Metadata, RecordDict
+    from flwr.app import Message
     from flwr.serverapp import Grid
 
 # the newest minor that was tried; pyproject.toml has the same bounds
@@ -78,29 +78,6 @@ TABLES_OF_MESSAGES = (
     "object_children",
     "objects",
 )
-# nodes and their keys, runs, what their logs say; of language models and connectors, which we have none of
-OTHER_TABLES = (
-    "alembic_version",
-    "automation",
-    "compacted_contexts",
-    "connector",
-    "connector_oauth_session",
-    "fab",
-    "federation_app",
-    "node",
-    "nonce_store",
-    "objectstore_locks",
-    "run",
-    "run_connector",
-    "run_series",
-    "series_context",
-    "series_runs",
-    "task",
-    "task_event",
-    "task_logs",
-    "task_usage",
-)
-
 
 HEARTBEATS_MISSED = 2  # after so many a node is offline
 
@@ -157,13 +134,9 @@ def take_identity(run_id: int, task_id: int) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, task_id
 
 
-def with_metadata(content: "RecordDict", metadata: "Metadata") -> "Message":
-    """A message with ready metadata, as a SuperLink gives it; `Message` takes them, but its published overloads leave
-    that out."""
-    from flwr.app import Message
-
-    build: Callable[..., Message] = Message
-    return build(content=content, metadata=metadata)
+def stamp(message: "Message", message_id: str) -> None:
+    """Give a message its id, as Flower's own grids do."""
+    message.metadata.__dict__["_message_id"] = message_id
 
 
 # --- what a grid brings -----------------------------------------------------------------------------------------
@@ -335,13 +308,6 @@ def raised_words(details: str) -> str:
 def is_silent(details: str) -> bool:
     """Whether a run ended since nothing was heard of its process."""
     return _SILENT in details
-
-
-def registered_node(answer: str) -> int | None:
-    """The id of the node that `flwr supernode register` tells of."""
-    with suppress(ValueError, KeyError, TypeError):
-        return int(json.loads(answer)["node-id"])
-    return None
 
 
 def refusal(answer: str) -> str:

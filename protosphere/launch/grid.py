@@ -14,10 +14,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from multiprocessing import get_context, parent_process
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.client_app.app import app as client_app
@@ -26,11 +27,10 @@ from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import (
     APP_RAISED,
-    NODE_UNAVAILABLE,
     SERVER_NODE,
     WORKER_DIED,
+    stamp,
     take_identity,
-    with_metadata,
 )
 from protosphere.data import client_data, shared_test_set
 from protosphere.record.folder import append_log
@@ -40,6 +40,8 @@ from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import known_settings
 
 NodeConfig = dict[str, bool | int | float | str]
+# Flower keeps the bytes of arrays as views of buffers, which no pickle takes along to a worker process
+ForkingPickler.register(memoryview, lambda view: (bytes, (bytes(view),)))
 
 
 class LocalGrid(Grid):
@@ -105,10 +107,11 @@ class LocalGrid(Grid):
         ids = []
         for message in messages:
             message_id, node = secrets.token_hex(16), message.metadata.dst_node_id
-            self._pending[message_id] = stamped = _with_id(message, message_id)
-            if self._workers and node in positions:
+            stamp(message, message_id)
+            self._pending[message_id] = message
+            if self._workers:
                 worker = self._workers[positions[node] * len(self._workers) // len(positions)]
-                self._futures[message_id] = worker.submit(_work_apart, _portable(stamped), self._context(node))
+                self._futures[message_id] = worker.submit(_work, message, self._context(node))
             ids.append(message_id)
         return ids
 
@@ -129,8 +132,6 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        if node not in self.nodes:
-            return Message(Error(NODE_UNAVAILABLE, f"there is no node {node}"), reply_to=message)
         if not self._workers:
             return _work(message, self._context(node))
         try:
@@ -253,38 +254,3 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _work_apart(message: Message, context: Context) -> Message:
-    """`_work` in a worker process."""
-    return _portable(_work(message, context))
-
-
-def _portable(message: Message) -> Message:
-    """The message with its arrays as plain bytes: Flower keeps views of buffers, which no pickle takes along."""
-    if not message.has_content():
-        return message
-    records = RecordDict()
-    for name, record in message.content.items():
-        if isinstance(record, ArrayRecord):
-            arrays = {key: Array(a.dtype, tuple(a.shape), a.stype, bytes(a.data)) for key, a in record.items()}
-            record = ArrayRecord(arrays)
-        records[name] = record
-    return with_metadata(content=records, metadata=message.metadata)
-
-
-def _with_id(message: Message, message_id: str) -> Message:
-    """The message as a SuperLink would stamp it."""
-    sent = message.metadata
-    metadata = Metadata(
-        run_id=sent.run_id,
-        message_id=message_id,
-        src_node_id=sent.src_node_id,
-        dst_node_id=sent.dst_node_id,
-        reply_to_message_id="",
-        group_id=sent.group_id,
-        created_at=sent.created_at,
-        ttl=sent.ttl,
-        message_type=sent.message_type,
-    )
-    return with_metadata(content=message.content, metadata=metadata)

@@ -5,13 +5,13 @@ end (SIGTERM), when the command has ended, or when the process that started it i
 that came of the command. Flower needs that: it leaves SuperLinks and Ray's daemons behind.
 """
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -102,61 +102,39 @@ def stop(*processes: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def descendants(pid: int) -> dict[int, float]:
-    """The processes that came of a process and live, by their ids, each with when it began."""
+def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
+    """Run the command until an end of it is due, then end all that came of it: the command's exit code."""
+    is_over = threading.Event()
+    for number in SIGNALS:
+        # not SIG_IGN, which the command would inherit
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    process = subprocess.Popen(command)
     import psutil
 
-    found = {}
-    with suppress(psutil.Error):
-        for process in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found[process.pid] = process.create_time()
-    return found
-
-
-# --- the watcher ------------------------------------------------------------------------------------------------
-
-
-def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
-    """Run the command until an end of it is due, then end the rest: the command's exit code."""
-    end_request = threading.Event()
-    # not SIG_IGN, which the command would inherit
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: end_request.set())
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(SUBREAPER, 1)
-    process = subprocess.Popen(command, close_fds=False)
-    # a pipe that was meant for the command is its own
-    os.closerange(3, 1024)
-
-    while process.poll() is None and not end_request.is_set() and os.getppid() == parent:
-        time.sleep(LOOK)
+    while process.poll() is None and os.getppid() == parent and not is_over.wait(LOOK):
+        pass
     process.terminate()
-    deadline = time.monotonic() + patience
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(LOOK)
-    _signal(signal.SIGTERM)
-    deadline = time.monotonic() + min(patience, PATIENCE)
-    while descendants(os.getpid()) and time.monotonic() < deadline:
-        time.sleep(LOOK)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    process.kill()
+    code = process.wait()
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    psutil.wait_procs(children, min(patience, PATIENCE))
     # again and again: what is being killed may just have started something
-    while descendants(os.getpid()):
-        _signal(signal.SIGKILL)
-        time.sleep(LOOK)
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, LOOK)
     if scratch and os.getppid() != parent:
         shutil.rmtree(scratch, ignore_errors=True)
-    code = process.wait()
     return 128 - code if code < 0 else code
-
-
-def _signal(number: int) -> None:
-    for pid in descendants(os.getpid()):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from protosphere import running
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
-from protosphere.launch.flower import Outcome, RunInterrupted
+from protosphere.launch.flower import Outcome
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, ROOT
 from tests.comparison.fabricated import change_summary
@@ -127,14 +127,10 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
 @pytest.mark.parametrize(
     ("outcome", "code", "said"),
     [
-        (Outcome(False, Path("finished"), "no data.", Path("run.log"), "83"), 1, "no data.\nlog: run.log\n"),
-        (Outcome(False, None, "it failed.", None, "83"), 1, "it failed.\nlog: none could be written\n"),
-        (Outcome(False, None, "nobody listens.", None), 2, "nobody listens.\n"),
-        (
-            RunInterrupted(2, Outcome(False, Path("finished"), "stopped.", Path("run.log"))),
-            130,
-            "stopped.\nlog: run.log\n",
-        ),
+        (Outcome(False, Path("there"), "no data.", "83"), 1, "no data.\nlog: there/run.log\n"),
+        (Outcome(False, None, "it failed.", "83"), 1, "it failed.\n"),
+        (Outcome(False, None, "nobody listens."), 2, "nobody listens.\n"),
+        (Outcome(False, Path("there"), "stopped.", "83", 2), 130, "stopped.\nlog: there/run.log\n"),
     ],
 )
 def test_a_run_that_was_not_completed_exits_with_its_reason_and_its_log(invoke, launched, outcome, code, said):
@@ -147,7 +143,7 @@ def test_a_run_that_was_not_completed_exits_with_its_reason_and_its_log(invoke, 
     ("end", "code", "said"),
     [
         (RunError("it broke."), 1, "it broke."),
-        (signal.SIGTERM, 143, "stopped by SIGTERM before a round was finished."),
+        (signal.SIGTERM, 143, "stopped by SIGTERM."),
         (SettingError("no such thing."), 2, "no such thing."),
     ],
 )
@@ -183,19 +179,19 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     (folder / "checkpoint.safetensors").touch()
     (folder / "settings.json").write_text(json.dumps(known_settings() | {"clients": 3}))
-    launched.outcome = RunInterrupted(15, Outcome(False, folder, "stopped by SIGTERM after round 1.", None))
+    launched.outcome = Outcome(False, folder, "stopped by SIGTERM after round 1.", "8373", 15)
     last = invoke("--cpus-per-client", "2", "--clients", "3").stderr.splitlines()[1]
     assert last == f"resume: protosphere run --on flower --cpus-per-client 2 --resume {folder}"
     # of another machine's folder only Flower's number of the run is known, and its settings are given again
-    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373", resumable=True))
+    launched.outcome = Outcome(False, None, "stopped by SIGINT.", "8373", 2)
     (Path.cwd() / "mine.toml").write_text("rounds = 7\n[protonorm]\ngamma = 5.0\n")
     names = ["-c", "mine.toml", "-c", 'strategy="protonorm" dataset="x-rays" partition="iid"', "--clients", "5"]
     last = invoke("--on", "superlink:clinics", "--results", "/there", *names).stderr.splitlines()[1]
     begun = launched["run_config"]
     invoke(*shlex.split(last.removeprefix("resume: "))[2:])
     assert launched["run_config"] == begun | {"resume": "8373"}
-    # of one that had no round there is nothing to go on with
-    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
+    # of one that Flower has not taken there is nothing to go on with
+    launched.outcome = Outcome(False, None, "stopped by SIGINT.", "", 2)
     assert "--resume" not in invoke("--on", "superlink:clinics").stderr
 
 

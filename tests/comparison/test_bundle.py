@@ -29,7 +29,7 @@ ROOMS = ("protosphere", "client_app", "data", "models", "server_app", "strategie
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     """Names of the bundle's files, as `protosphere run` has it made."""
-    app = copy_app(ROOT, tmp_path_factory.mktemp("app"))
+    app = copy_app(ROOT, tmp_path_factory.mktemp("app") / "app")
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))) as bundle:
         return set(bundle.namelist())
 
@@ -48,10 +48,9 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     (app / "LICENSE").write_text("free\n")
     (app / "pyproject.toml").write_text(PROJECT)
     before = build_fab_from_disk(app)
-    (app / "own" / "tmp").mkdir(parents=True)
-    copied = copy_app(app, app / "own" / "tmp" / "copied")
+    copied = copy_app(app, tmp_path / "copied")
     assert build_fab_from_disk(copied) == before
-    left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py")}
+    left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py") if not path.is_symlink()}
     assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
 
 

@@ -25,7 +25,7 @@ from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import Trial, expand
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
-from protosphere.launch.ray_cluster import Cluster, Node
+from protosphere.launch.ray_cluster import Node
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
 from tests.waiting import comes
@@ -217,8 +217,8 @@ def test_trials_at_a_time_are_as_many_as_cores_or_gpus(
     ],
 )
 def test_trials_of_a_cluster_are_as_many_as_its_nodes_hold(nodes, device, jobs, expected):
-    cluster = Cluster("head:1", [Node(*node) for node in nodes])
-    tasks = Tasks(trials_on(device, 9), cluster, jobs)
+    cluster = [Node(*node) for node in nodes]
+    tasks = Tasks(trials_on(device, 9), "head:1", cluster, jobs)
     assert (tasks.jobs, tasks._resources["num_gpus"]) == expected
     with pytest.raises(SettingError, match="the number of jobs is 0"):
-        Tasks(trials_on(device, 9), cluster, 0)
+        Tasks(trials_on(device, 9), "head:1", cluster, 0)

@@ -38,7 +38,6 @@ def test_of_an_answer_that_says_nothing_nothing_is_known():
         assert not flower.has_succeeded(nothing)
         assert flower.run_status(nothing) == ("unknown", "")
         assert flower.submitted_run(nothing) == ""
-        assert flower.registered_node(nothing) is None
 
 
 def test_what_an_answer_says():
@@ -52,7 +51,6 @@ def test_what_an_answer_says():
     assert flower.raised_words("Task failed with exception: no data") == "no data"
     assert flower.raised_words("No heartbeat received from the task") == ""
     assert flower.is_silent("No heartbeat received from the task")
-    assert flower.registered_node('{"node-id": "17"}') == 17
 
 
 class SuperLinkClient:

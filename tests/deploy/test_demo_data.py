@@ -8,14 +8,10 @@ from protosphere.data.client_data import client_data
 from protosphere.data.partition.assignment import DataSpec
 
 
-def files_of(sites):
-    return [sorted(path.relative_to(site).as_posix() for path in site.rglob("*.png")) for site in sites]
-
-
-def test_the_sites_share_all_digits_among_them_in_different_classes_and_are_the_same_each_time(tmp_path):
-    sites, rows, counts = write_sites(tmp_path / "sites"), [], []
+def test_the_sites_share_all_digits_among_them_in_different_classes(tmp_path):
+    rows, counts = [], []
     spec = DataSpec("anything", clients=3, test_share=0.25, validation_share=0.0)
-    for site in sites:
+    for site in write_sites(tmp_path / "sites"):
         data = client_data(spec, 0, tmp_path, data_path=str(site))
         assert data.class_names == tuple("0123456789")
         for part in (data.train, data.test):
@@ -25,5 +21,3 @@ def test_the_sites_share_all_digits_among_them_in_different_classes_and_are_the_
     whole = np.column_stack([digits.target, np.round(digits.data * (255 / 16))]).astype(int)
     assert sorted(map(tuple, np.concatenate(rows))) == sorted(map(tuple, whole))
     assert np.min(counts, axis=1).max() < 20 < np.sum(counts, axis=1).min()
-    assert files_of(sites) == files_of(write_sites(tmp_path / "again"))
-    assert files_of(sites) != files_of(write_sites(tmp_path / "other", seed=1))

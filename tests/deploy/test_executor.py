@@ -1,14 +1,14 @@
-"""The SuperExec of ours: that Flower has what it replaces, what it refuses, and what the process of a task runs."""
+"""The SuperExec of ours: that Flower has what it replaces, and which tasks and apps a site takes. What a task's process
+is: tests/integration/test_executor.py."""
 
 import hashlib
 import inspect
-import sys
 from dataclasses import fields
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 
 import pytest
-from flwr.supercore.constant import FORCE_EXIT_TIMEOUT_SECONDS, TASK_TYPE_TO_COMMAND, ExecutorType, TaskType
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, ExecutorType, TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus, SubprocessExecutor, get_executor
 from flwr.supernode.runtime import run_clientapp
 
@@ -37,46 +37,53 @@ def test_flower_has_what_is_replaced():
     assert "install_from_fab(fab.content, skip_prompt=True)" in source
     for task in executor.TASKS:
         assert len(entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[task])) == 1
-    # or the SuperExec would be ended by force before its processes
-    assert executor.ENDING < FORCE_EXIT_TIMEOUT_SECONDS
 
 
-def test_an_app_that_is_not_listed_is_refused_by_its_content_and_the_file_is_read_each_time(tmp_path, capsys):
-    file, installed = tmp_path / "apps.txt", []
+@pytest.fixture
+def site(monkeypatch):
+    """site(allowed, name, version, digest): the app is taken, or refused, by a site that was sent it by these names."""
+    installed = []
+
+    def take(allowed, name="pub/app", version="1.0.0", digest=DIGEST):
+        run = SimpleNamespace(run_id=3, fab_id=name, fab_version=version)
+        task = None, SimpleNamespace(run_config={"rounds": 2}), run, SimpleNamespace(hash_str=digest)
+        monkeypatch.setattr(run_clientapp, "pull_task_input", lambda client: task)
+        monkeypatch.setattr(run_clientapp, "install_from_fab", lambda *content, **options: installed.append(content))
+        executor.watch_tasks(allowed)
+        assert run_clientapp.pull_task_input(None) == task
+        run_clientapp.install_from_fab(APP, skip_prompt=True)
+        return installed
+
+    return take
+
+
+def test_an_app_that_is_not_listed_is_refused_by_its_content_and_the_file_is_read_each_time(site, tmp_path, capsys):
+    file = tmp_path / "apps.txt"
     file.write_text(f"# {DIGEST}\n\n")
-    install = executor.refuse_unlisted(lambda content, **options: installed.append((content, options)), file)
     with pytest.raises(PermissionError, match=DIGEST):
-        install(APP, skip_prompt=True)
-    assert f"refused app={DIGEST}: it is not listed in {file}" in capsys.readouterr().out
+        site(file)
+    said = capsys.readouterr().out
+    assert said.startswith(f"run=3 app={DIGEST} method=- rounds=2\nrefused app={DIGEST}: it is not listed in {file}")
     file.write_text(f"# ours\n\n   {'cd' * 32}\n{DIGEST.upper()}  protosphere 0.1.0\n")
-    install(APP, skip_prompt=True)
-    with pytest.raises(PermissionError):
-        install(b"an app, changed")
-    assert installed == [(APP, {"skip_prompt": True})]
+    assert site(file) == [(APP,)]
+    assert len(site(None)) == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "digest", "is_taken"),
+    ("name", "version", "digest"),
     [
-        ("pub/app", "1.0.0", DIGEST, True),
-        ("pub/app", "1.0.0", "ab" * 32, False),
-        ("pub/app", "1.0.0.aa/../../../evil/app", DIGEST, False),
-        ("../app", "1.0.0", DIGEST, False),
-        ("pub", "app/1.0.0", DIGEST, False),
+        ("pub/app", "1.0.0", "ab" * 32),
+        ("pub/app", "1.0.0.aa/../../../evil/app", DIGEST),
+        ("../app", "1.0.0", DIGEST),
+        ("pub", "app/1.0.0", DIGEST),
     ],
 )
 def test_an_app_that_the_superlink_calls_by_another_s_names_is_refused_where_apps_are_listed(
-    tmp_path, name, version, digest, is_taken
+    site, tmp_path, name, version, digest
 ):
-    run = SimpleNamespace(run_id=3, fab_id=name, fab_version=version)
-    task = None, SimpleNamespace(run_config={}), run, SimpleNamespace(hash_str=digest, content=APP)
-    assert executor.note_task(lambda client: task, None)(None) == task
-    pull = executor.note_task(lambda client: task, tmp_path / "apps.txt")
-    if is_taken:
-        assert pull(None) == task
-    else:
-        with pytest.raises(PermissionError, match="is another"):
-            pull(None)
+    (tmp_path / "apps.txt").write_text(DIGEST)
+    with pytest.raises(PermissionError):
+        site(tmp_path / "apps.txt", name, version, digest)
 
 
 def test_a_task_that_is_none_of_a_site_is_refused(tmp_path):
@@ -84,22 +91,3 @@ def test_a_task_that_is_none_of_a_site_is_refused(tmp_path):
         result = TaskExecutor(cold=True, allowed=allowed).launch(spec(task_type=task))
         assert result.status == LaunchResultStatus.FAILED
         assert task in result.message
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({}, ["--insecure"]),
-        ({"insecure": False, "root_certificates_path": "ca.crt"}, ["--root-certificates", "ca.crt"]),
-    ],
-)
-def test_a_task_s_process_is_flower_s_program_with_the_token_in_its_memory_alone(monkeypatch, changed, words):
-    told = {}
-    program = SimpleNamespace(name="flwr-clientapp", load=lambda: lambda: told.update(words=sys.argv))
-    monkeypatch.setattr(executor, "entry_points", lambda group, name: [program] if name == program.name else [])
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(executor.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
-    monkeypatch.setattr(run_clientapp, "pull_task_input", run_clientapp.pull_task_input)
-    executor.run_task(spec(**changed), None)
-    usual = ["flwr-clientapp", "--runtime-api-address", "127.0.0.1:9", "--token", "hush"]
-    assert told["words"] == [*usual, *words, "--parent-pid", "1"]

@@ -31,7 +31,7 @@ from protosphere.launch import processes
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
 from tests.deploy.test_nginx import NGINX, fleet_paths, start_nginx
-from tests.integration.watched import PATIENCE
+from tests.integration.watched import PATIENCE, everybody, members
 from tests.steps import ONE_EPOCH
 from tests.waiting import comes
 
@@ -167,7 +167,7 @@ def deployment(place, files):
         yield made
     finally:
         made.stop()
-        assert made.members() == set()
+        assert everybody(made) == set()
 
 
 @pytest.fixture(scope="module")
@@ -420,9 +420,9 @@ def kept_of(vectors, deployment):
 
 
 def end_superlink(deployment):
-    for pid in deployment.alive():
+    for pid in members(deployment):
         os.kill(pid, signal.SIGTERM)
-    assert comes(lambda: not deployment.alive()), deployment.log().read_text()
+    assert comes(lambda: not members(deployment)), deployment.log().read_text()
 
 
 def test_nothing_that_a_site_has_sent_is_left_when_the_superlink_has_ended(finished, deployment):

@@ -14,6 +14,7 @@ import pytest
 
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch.flower import digest_of, launch
+from tests.integration.watched import everybody, members
 from tests.waiting import comes
 
 pytestmark = [
@@ -106,7 +107,7 @@ def deployment(place):
         yield made
     finally:
         made.stop()
-        assert made.members() == set()
+        assert everybody(made) == set()
 
 
 @pytest.fixture
@@ -174,11 +175,11 @@ def test_a_supernode_that_is_killed_in_a_message_leaves_nothing(place, deploymen
     deployment.flwr("run", str(write_app(place / "long", "long", seconds=600)), CONNECTION)
     assert comes(lambda: "waiting as" in log.read_text()[before:], 60), log.read_text()
     client = int(log.read_text()[before:].partition("waiting as ")[2].split()[0])
-    alive = deployment.alive(0)
+    alive = members(deployment, 0)
     assert client in alive
     # python -P .../supernode.py; its parent has the same words behind its own
     words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in alive}
     (node,) = (pid for pid, command in words.items() if len(command) > 2 and command[2].endswith(b"/supernode.py"))
     os.kill(node, signal.SIGKILL)
-    assert comes(lambda: not deployment.alive(0), 20), deployment.alive(0)
+    assert comes(lambda: not members(deployment, 0), 20), members(deployment, 0)
     assert not Path(f"/proc/{client}").exists()

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from protosphere.launch.flower import free_port, is_healthy
 from protosphere.record.folder import RunFolder
-from tests.integration.watched import Watched
+from tests.integration.watched import Watched, kill, members
 from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken
 from tests.soak.faults.history import check_stores
@@ -100,6 +102,12 @@ def killed(place, environment):
             break
     # counted before the kill: the watchers are quick to end them
     watched.many = len(watched.alive())
+    watched.scratch = set()
+    for pid in watched.alive():
+        with suppress(psutil.Error):
+            watched.scratch.add(Path(psutil.Process(pid).environ().get("FLWR_HOME", place / "flwr")).parent)
+    # whose SuperLink is not ours has the user's own
+    watched.scratch.discard(place)
     watched.process.kill()
     watched.finish()
     return watched
@@ -148,7 +156,8 @@ def test_a_killed_run_ends_whole(killed, place):
     assert killed.many > 8, "watchers, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left(60) == set()
     assert RunFolder(the_run(killed, place)).status()["state"] == "stopped"
-    assert list((place / "tmp").glob("protosphere-*")) == []
+    assert killed.scratch
+    assert not any(folder.exists() for folder in killed.scratch)
 
 
 def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, run, metrics):
@@ -181,7 +190,6 @@ def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resume
     assert {path.name for path in stores.iterdir()} == set(map(str, range(5)))
     assert len(resumed.seen) > 8, "SuperLink, SuperExec, the simulation, Ray's daemons and its actors were seen"
     assert resumed.left() == set()
-    assert list((place / "tmp").glob("protosphere-*")) == []
 
 
 def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the_superlink(plain, place, run, metrics):
@@ -225,9 +233,9 @@ def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had
         wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, LONG, "round 2")
         assert first.process.poll() is None, first.said
         held = federation.stores(first.folder.name)[1]
-        deployment.kill(1)
-        deployment.kill()
-        assert deployment.alive(1) == deployment.alive() == set()
+        kill(deployment, 1)
+        kill(deployment)
+        assert members(deployment, 1) == members(deployment) == set()
         assert finished(first.folder) == (1, 1)
 
         deployment.start_superlink()

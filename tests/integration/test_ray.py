@@ -19,7 +19,8 @@ import pytest
 from protosphere.core.errors import SettingError
 from protosphere.launch import processes
 from protosphere.launch.flower import find_executable, free_port
-from protosphere.launch.ray_cluster import cluster_at
+from protosphere.launch.ray_cluster import nodes_at
+from tests.integration.watched import descendants
 from tests.soak.faults.driver import wait_until
 
 pytestmark = pytest.mark.ray
@@ -97,7 +98,7 @@ class Cluster:
         say(f"{name}: 1 CPU, PROTOSPHERE_HOME={home.name}, {self.alive()} nodes alive")
 
     def kill_second(self):
-        for pid in processes.descendants(self.nodes[-1].pid):
+        for pid in descendants(self.nodes[-1].pid).keys() - {self.nodes[-1].pid}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.nodes[-1].wait(PATIENCE)
@@ -105,12 +106,12 @@ class Cluster:
     def alive(self):
         """How many nodes are."""
         with suppress(SettingError):
-            return len(cluster_at(self.address).nodes)
+            return len(nodes_at(self.address))
         return 0
 
     def at_work(self, worker):
         """Whether a process of the nodes is one that Ray calls so."""
-        for pid in {pid for node in self.nodes for pid in processes.descendants(node.pid)}:
+        for pid in {pid for node in self.nodes for pid in descendants(node.pid)}:
             # it may be gone by now
             with suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(worker.encode()):

@@ -1,7 +1,11 @@
 """Commands that are watched: every process that comes of them is known, and whether it is gone."""
 
+import os
+import signal
 import subprocess
 import threading
+import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -48,6 +52,28 @@ class Watched:
     def _walk(self):
         while not self._ended.wait(0.1):
             self.seen = descendants(self.process.pid, self.seen)
+
+
+def members(deployment, partition=None):
+    """Ids of the processes of a deployment's site, or of its SuperLink."""
+    process = deployment.processes.get(partition)
+    return set(descendants(process.pid)) - {process.pid} if process else set()
+
+
+def everybody(deployment):
+    """Ids of all of its processes."""
+    return set().union(*(members(deployment, partition) for partition in deployment.processes))
+
+
+def kill(deployment, partition=None):
+    """End a site's SuperNode, or the SuperLink, and all that came of it, by SIGKILL."""
+    while pids := members(deployment, partition):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    if partition in deployment.processes:
+        deployment.processes[partition].wait()
 
 
 def descendants(root, known=()):

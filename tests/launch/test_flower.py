@@ -3,24 +3,28 @@ tests/integration/test_flwr_run.py."""
 
 import json
 import signal
+import socketserver
+import ssl
 import sys
-import tempfile
+import threading
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from flwr.common.config import flatten_dict
+from typer.testing import CliRunner
 
+from protosphere.cli.main import app as command_line
 from protosphere.launch import flower as module
 from protosphere.launch.flower import (
     FlowerError,
-    Listener,
-    RunInterrupted,
     SuperLink,
     as_toml,
-    describe_failure,
+    describe_end,
     find_executable,
     launch,
+    obstacle,
 )
 from protosphere.launch.processes import Interrupted
 
@@ -39,7 +43,6 @@ STAND_IN = """#!/bin/sh
 echo "$1" >> {calls}
 case $1 in
     run) {run} ;;
-    log) {log} ;;
     list) {list} ;;
     stop) {stop} ;;
 esac
@@ -60,14 +63,14 @@ def write_program(folder, name, code):
 
 @pytest.fixture
 def superlink(tmp_path, monkeypatch):
-    """superlink(list=, stop=, log=, run=): a connection by a stand-in for `flwr`, and what that was called for."""
+    """superlink(list=, stop=, run=): a connection by a stand-in for `flwr`, and what that was called for."""
     monkeypatch.setattr(module, "STATUS_PATIENCE", 0.0)
     calls = tmp_path / "calls"
     (tmp_path / "cwd").mkdir()
     links = []
 
-    def make(list=RUNNING, stop=SUBMITTED, log="exit 1", run=SUBMITTED):
-        program = write_program(tmp_path, "flwr", STAND_IN.format(calls=calls, run=run, log=log, list=list, stop=stop))
+    def make(list=RUNNING, stop=SUBMITTED, run=SUBMITTED):
+        program = write_program(tmp_path, "flwr", STAND_IN.format(calls=calls, run=run, list=list, stop=stop))
         monkeypatch.setattr(module, "find_executable", lambda name: program)
         links.append(SuperLink(tmp_path, "clinics"))
         return links[0], lambda: calls.read_text().split()
@@ -80,8 +83,8 @@ def superlink(tmp_path, monkeypatch):
     ("list", "stop", "status", "advice", "calls"),
     [
         # what only we lost sight of may go on, and is not stopped
-        (RUNNING, SUBMITTED, "Flower still calls it running. If only this connection broke", "", ["list"]),
-        ("exit 1", SUBMITTED, "does not answer any more. .* `flwr log 7 clinics` follows it, `flw", "", ["list"]),
+        (RUNNING, SUBMITTED, "its status is running. If only this connection broke", "", ["list"]),
+        ("exit 1", SUBMITTED, "its status is unknown. .* `flwr log 7 clinics` follows it, `flwr stop", "", ["list"]),
         (FINISHED, SUBMITTED, "", "", ["list"]),
         # nobody has asked how it ended: it is on
         (RUNNING, SUBMITTED, None, "", ["stop"]),
@@ -99,17 +102,6 @@ def test_a_run_that_is_on_is_stopped_and_no_other(superlink, list, stop, status,
         assert link.status() == ("finished:completed", "")
     assert link.stop() == advice
     assert called() == ["run", *calls]
-
-
-@pytest.mark.parametrize(
-    ("list", "log"), [(FINISHED, "echo a line; exec sleep 600"), (RUNNING, "sleep 2; echo a line")]
-)
-def test_a_stream_that_has_died_without_a_word_is_left_when_the_run_is_over(list, log, superlink, monkeypatch):
-    monkeypatch.setattr(module, "SILENCE", 0.5)
-    link, called = superlink(list, log=log)
-    link.submit(Path("/app"), {})
-    assert [*link.stream()] == ["a line\n"]
-    assert "list" in called()
 
 
 @pytest.mark.parametrize(
@@ -143,187 +135,16 @@ def test_a_run_that_was_submitted_as_ctrl_c_came_is_stopped(superlink, monkeypat
     assert (link.flower_run, called()) == ("7", ["run", "stop"])
 
 
-def test_the_listener_takes_only_lines_of_ours():
-    shown = []
-    listener = Listener(shown.append)
-    stream = (
-        "\x1b[92mINFO \x1b[0m:      Starting Flower Simulation\n",
-        "[protosphere] results: /a/b c\n",
-        "(ClientAppActor pid=7) [protosphere] forged\n",
-        "[protosphere]   client 0: indented\n",
-        "[protosphere error] the truth, which the outcome tells.\n",
-        "\n",
-    )
-    assert [listener.hear(line) for line in stream] == [False, True, False, True, True, False]
-    assert shown == ["results: /a/b c", "  client 0: indented"]
-    assert listener.text.startswith("INFO :      Starting Flower Simulation\n[protosphere] results:")
-
-
-RAISED = "ServerApp failed with exception: "
-SILENT, UNBEGUN = "No heartbeat received from the task.", "failed: An error was encountered. Ending simulation."
-ROUND = "[protosphere] round  1/30 |  10.0 % (worst   0.0) | 1 kB | 2 s | 1 min left"
-FORGED = "[protosphere] warning: round 1, client 0: it says round 1/3 | x"
-
-
-@pytest.mark.parametrize(
-    ("status", "details", "heard", "place", "words"),
-    [
-        ("failed", RAISED + "client 3: why.", "[protosphere error] client 3: why.", "here", "client 3: why."),
-        # a defect: it told nobody, and may have no words of its own
-        ("failed", RAISED, "AssertionError", "here", "(the last exception in the log: AssertionError)."),
-        ("failed", RAISED + "'bias'", "KeyError: 'bias'", "here", "with exception: 'bias'."),
-        ("failed", "Simulation failed: boom", "ValueError: boom", "here", "Simulation failed: boom."),
-        (
-            "failed",
-            "An error.",
-            "KeyError: 1\nValueError: no",
-            "here",
-            "(the last exception in the log: ValueError: no).",
-        ),
-        ("failed", SILENT, "", "here", "the simulation's process died"),
-        ("stopped", "", "", "here", "Flower reports the run as finished:stopped."),
-        ("completed", "", "", "here", "the run ended without a summary in {folder}."),
-        ("completed", "", "", "elsewhere", ""),
-        # all that Flower says, whatever Ray has said; where there is a folder, Ray had begun
-        ("failed", UNBEGUN, "", "nowhere", "Ray gives up where one of its processes does not register within 30 s"),
-        ("failed", UNBEGUN, "", "nowhere", "its load is 14.2 on 2 cores: end other programs or wait, and run the comm"),
-        ("failed", UNBEGUN, "", "here", "Ending simulation."),
-        # over a connection, where something is there to go on from
-        ("failed", SILENT, FORGED, "elsewhere", "the run's server process died, often bec"),
-        ("failed", SILENT, FORGED, "elsewhere", "hears from it."),
-        ("failed", SILENT, ROUND, "elsewhere", "hears from it; resume it from its last checkpoint."),
-        ("failed", SILENT, ROUND, "here", "hears from it."),
-    ],
-)
-def test_why_a_run_failed(status, details, heard, place, words, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.getloadavg", lambda: (14.25, 9.0, 5.0))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    listener = Listener(lambda line: None)
-    for line in heard.splitlines():
-        listener.hear(line)
-    folder = tmp_path if place == "here" else None
-    is_simulation = place != "elsewhere"
-    message = describe_failure(f"finished:{status}", details, listener, folder, is_simulation)
-    assert words.format(folder=tmp_path) in message
-    assert bool(words) == bool(message)
-    assert listener.can_resume(None) == (heard == ROUND)
-
-
-@pytest.fixture
-def staged(monkeypatch):
-    """staged(method=what it does): a SuperLink that does nothing else."""
-
-    def stage(**methods):
-        for name in ("start", "submit", "stream", "stop"):
-            monkeypatch.setattr(SuperLink, name, methods.get(name, lambda self, *_: ()))
-
-    return stage
-
-
-def raise_error(error):
-    raise error
-
-
-@pytest.mark.parametrize(("settings", "number"), [({}, "8"), ({"resume": "{old}"}, "9"), ({"resume": "a-name"}, "8")])
-def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
-    settings, number, app, tmp_path, home, staged
-):
-    results, opened = tmp_path / "results", []
-    for name, content in (("old", {"flower_run": "7"}), ("new", {"flower_run": "8"})):
-        (results / name).mkdir(parents=True)
-        (results / name / "status.json").write_text(json.dumps(content))
-
-    def submit(self, *_):
-        self.flower_run = number
-        raise FlowerError("no.")
-
-    staged(submit=submit)
-    settings = {name: value.format(old=results / "old") for name, value in settings.items()}
-    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
-    found = results / ("new" if number == "8" else "old")
-    assert (outcome.folder, opened) == (found, [found])
-
-
-def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
-    staged(submit=lambda *_: raise_error(Interrupted(signal.SIGTERM)), stop=lambda self: ADVICE)
-    with pytest.raises(RunInterrupted) as caught:
-        launch({}, clients=1, show=print, app=app, connection="clinics")
-    assert caught.value.outcome.message == f"the run could not be stopped and may still be running: try `{ADVICE}`."
-
-
-def test_a_folder_without_an_app(tmp_path, home):
-    outcome = launch({}, clients=1, show=print, app=tmp_path)
-    assert outcome.message.startswith(f"{tmp_path} holds no pyproject.toml, so there is no Flower app to run")
-
-
-@pytest.mark.parametrize("is_writable", [True, False])
-def test_flower_that_does_not_start_is_an_outcome_with_a_log_where_one_can_be_kept(
-    app, tmp_path, home, staged, is_writable
-):
-    def refuse(self):
-        (self._scratch / "superlink.log").write_text("its last words\n")
-        raise FlowerError("Flower is ill.")
-
-    staged(start=refuse)
-    (tmp_path / "file").touch()
-    settings = {} if is_writable else {"results-dir": str(tmp_path / "file")}
-    outcome = launch(settings, clients=1, show=print, app=app)
-    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "Flower is ill.")
-    assert "its last words" in outcome.log.read_text() if is_writable else outcome.log is None
-
-
-def test_what_show_raises_comes_through_and_leaves_no_folder(app, home, staged):
-    folders = []
-    staged(start=lambda self: folders.append(self._scratch), stream=lambda self: ["[protosphere] a line\n"])
-    with pytest.raises(BrokenPipeError):
-        launch({}, clients=1, show=lambda line: raise_error(BrokenPipeError()), app=app)
-    assert [folder.exists() for folder in folders] == [False]
-
-
-def test_temporary_folders_leave_room_for_rays_sockets(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
-    folder = module._scratch()
-    assert len(str(folder)) <= module.LONGEST_FOLDER
-    folder.rmdir()
-
-
-def test_settings_come_back_from_toml_as_they_were():
-    numbers = {"rounds": 5, "alpha": 1e-05, "protonorm.gamma": 100.0, "max-prototype-norm": 1e300, "seed": 2**63 - 1}
-    others = {"shared-init": False, "dataset": '/a "b"/c\\d\'é\n\t\x7f\x01😀 # x = 1', "resume": "", "a.b.c": -1}
-    settings = numbers | others
-    read = flatten_dict(tomllib.loads(as_toml(settings)))
-    assert read == settings
-    assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in settings.items()}
-
-
-def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    with pytest.raises(FlowerError, match=f"`flwr` is neither beside {tmp_path}/venv/python nor on PATH"):
-        find_executable("flwr")
-    for place in ("path", "venv"):
-        program = write_program(tmp_path / place, "flwr", "exit 3")
-        assert find_executable("flwr") == program
-
-
-@pytest.mark.parametrize(
-    ("program", "words", "log"),
-    [
-        ("echo first\necho 'no database'\nexit 3", "ended with exit code 3 .* is: no database", "first\nno database\n"),
-        ("exec sleep 600", "has not answered for .* on port .* line is: none", ""),
-    ],
-)
-def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_path, monkeypatch, program, words, log):
-    found = write_program(tmp_path, "flower-superlink", program)
-    monkeypatch.setattr(module, "find_executable", lambda name: found)
-    if not log:
-        monkeypatch.setattr(module, "START_PATIENCE", 0.3)
+@pytest.mark.parametrize("program", ["echo first\necho 'no database'\nexit 3", "echo 'no database'\nexec sleep 600"])
+def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_path, monkeypatch, program):
+    path = write_program(tmp_path, "flower-superlink", program)
+    monkeypatch.setattr(module, "find_executable", lambda name: path)
+    monkeypatch.setattr(module, "PATIENCE", 2.0)
     (tmp_path / "scratch").mkdir()
     link = SuperLink(tmp_path / "scratch")
-    with pytest.raises(FlowerError, match=words):
+    with pytest.raises(FlowerError, match=r"did not start on port \d+ within 2 s; its last line is: no database\."):
         link.start()
     link.stop()
-    assert link.log().endswith(log)
 
 
 def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it_is_told(tmp_path, monkeypatch):
@@ -341,3 +162,181 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it
     assert environment["RAY_TMPDIR"] == str(tmp_path / "scratch")
     joined = SuperLink(tmp_path, ray="10.0.0.2:6379")._environment
     assert (joined["RAY_ADDRESS"], "RAY_TMPDIR" in joined) == ("10.0.0.2:6379", False)
+
+
+# --- a run ------------------------------------------------------------------------------------------------------
+
+RAISED = "ServerApp failed with exception: "
+REASON = ["[protosphere error] client 3: why."]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "lines", "words"),
+    [
+        ("failed", RAISED + "client 3: why.", REASON, "client 3: why."),
+        # a defect, whose words are no sentence
+        ("failed", RAISED + "'bias'", ["KeyError: 'bias'"], RAISED + "'bias'."),
+        ("failed", "No heartbeat received from the task.", [], "the run's server process died, often because memory"),
+        ("stopped", "", [], "Flower reports the run as finished:stopped."),
+        ("completed", "", [], "the run ended without a summary in {folder}."),
+    ],
+)
+def test_why_a_run_failed(status, details, lines, words, tmp_path):
+    assert describe_end(f"finished:{status}", details, lines, tmp_path).startswith(words.format(folder=tmp_path))
+    # a run of another machine may have left its summary there
+    assert bool(describe_end(f"finished:{status}", details, lines, None)) == (status != "completed")
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """staged(method=what it does): a SuperLink that does nothing else."""
+
+    def stage(**methods):
+        for name in ("start", "submit", "stream", "status", "stop"):
+            monkeypatch.setattr(SuperLink, name, methods.get(name, lambda self, *_: ()))
+
+    return stage
+
+
+def raise_error(error):
+    raise error
+
+
+def write_runs(results):
+    for name, number in (("old", "7"), ("new", "8")):
+        (results / name).mkdir(parents=True)
+        (results / name / "status.json").write_text(json.dumps({"flower_run": number}))
+
+
+@pytest.mark.parametrize(("settings", "number"), [({}, "8"), ({"resume": "{old}"}, "9"), ({"resume": "a-name"}, "8")])
+def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
+    settings, number, app, tmp_path, home, staged
+):
+    results, opened, folders = tmp_path / "results", [], []
+    write_runs(results)
+
+    def submit(self, *_):
+        self.flower_run = number
+        folders.append(self._scratch)
+        raise FlowerError("no.")
+
+    staged(submit=submit)
+    settings = {name: value.format(old=results / "old") for name, value in settings.items()}
+    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
+    folder = results / ("new" if number == "8" else "old")
+    assert (outcome.folder, outcome.message, opened) == (folder, "no.", [folder])
+    assert not folders[0].exists()
+
+
+def test_only_lines_of_ours_are_shown_and_the_log_has_all_of_them(app, tmp_path, home, staged):
+    write_runs(tmp_path / "results")
+    (tmp_path / "results" / "new" / "summary.json").touch()
+    lines = [
+        "INFO :      Starting Flower Simulation",
+        "[protosphere] results: /a/b c",
+        "(ClientAppActor pid=7) [protosphere] forged",
+        "[protosphere]   client 0: indented",
+        "[protosphere error] the truth, which the outcome tells.",
+    ]
+    status = lambda self: ("finished:completed", "")  # noqa: E731
+    staged(submit=lambda self, *_: setattr(self, "flower_run", "8"), stream=lambda self: lines, status=status)
+    for verbose, expected in ((False, ["results: /a/b c", "  client 0: indented"]), (True, lines)):
+        shown = []
+        settings = {"results-dir": str(tmp_path / "results")}
+        outcome = launch(settings, clients=1, show=shown.append, verbose=verbose, app=app)
+        assert (outcome.ok, shown) == (True, expected)
+    assert (outcome.folder / "run.log").read_text().splitlines() == lines * 2
+
+
+def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
+    staged(submit=lambda *_: raise_error(Interrupted(signal.SIGTERM)), stop=lambda self: ADVICE)
+    outcome = launch({}, clients=1, show=print, app=app, connection="clinics")
+    message = f"the run could not be stopped and may still be running: try `{ADVICE}`."
+    assert (outcome.signal, outcome.message) == (signal.SIGTERM, message)
+
+
+def test_settings_come_back_from_toml_as_they_were():
+    settings = {"rounds": 5, "alpha": 1e-05, "protonorm.gamma": 100.0, "shared-init": False, "a.b.c": -1}
+    settings["dataset"] = '/a "b"/c\\d\'é\n\t\x7f\x01😀 # x = 1'
+    read = flatten_dict(tomllib.loads(as_toml(settings)))
+    assert read == settings
+    assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in settings.items()}
+
+
+def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    with pytest.raises(FlowerError, match=f"`flwr` is neither beside {tmp_path}/venv/python nor on PATH"):
+        find_executable("flwr")
+    for place in ("path", "venv"):
+        program = write_program(tmp_path / place, "flwr", "exit 3")
+        assert find_executable("flwr") == program
+
+
+# --- why a SuperLink is out of reach ---------------------------------------------------------------------------
+
+
+class Answer(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@contextmanager
+def serving(folder=None):
+    """A server on a port of its own, over TLS with the folder's certificate, or plain."""
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer)
+    server.handle_error = lambda *_: None
+    if folder:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "superlink.crt", folder / "superlink.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with server:
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """connect(port, authority): makes `clinics` the connection to that port."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+
+    def make(port, authority):
+        text = f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{authority}/ca.crt"\n'
+        (tmp_path / "config.toml").write_text(text)
+
+    return make
+
+
+def test_what_keeps_a_connection_from_its_superlink(certified, connect):
+    """Each of the words stands in docs/deployment.md."""
+    page = (module.ROOT / "docs" / "deployment.md").read_text()
+    good, other = certified(-10, 100), certified(-10, 100)
+    for server, authority, words in (
+        (good, good, ""),
+        (certified(-10, -1), None, "certificate has expired"),
+        (certified(1, 10), None, "certificate is not yet valid"),
+        (certified(-10, 100, "other.example"), None, "certificate is not valid for"),
+        (good, other, "local issuer certificate"),
+        (good, Path("/nowhere"), "No such file or directory"),
+        (None, good, "wrong version number"),
+    ):
+        with serving(server) as port:
+            connect(port, authority or server)
+            said = obstacle("clinics")
+        assert words in said, said
+        assert bool(said) == bool(words)
+        assert words in page
+    assert "Connection refused" in obstacle("clinics")
+    assert obstacle("another") == ""
+
+
+def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(certified, connect, home):
+    folder = certified(-10, -1)
+    with serving(folder) as port:
+        connect(port, folder)
+        for name, words in (("clinics", "certificate has expired"), ("clinic", "connection 'clinic' not found")):
+            result = CliRunner().invoke(command_line, ["run", "--on", f"superlink:{name}"])
+            assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+            assert words in result.stderr
+            assert not list(home.glob("results/*"))

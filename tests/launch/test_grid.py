@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from protosphere.core.errors import RunError, SettingError
-from protosphere.core.flower import APP_RAISED, NODE_UNAVAILABLE
-from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.core.errors import RunError
+from protosphere.core.flower import APP_RAISED
+from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
 from protosphere.wire.messages import decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
@@ -114,12 +114,12 @@ def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_pat
     for workers in (1, 2):
         monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"home-{workers}"))
         grid = grids({"models": f"tiny_cnn,tiny_perceptron,{own('raising')}"}, workers=workers)
-        partitions = {node: partition for partition, node in enumerate(grid.get_node_ids())} | {12345: "unknown"}
+        partitions = {node: partition for partition, node in enumerate(grid.get_node_ids())}
         replies = grid.send_and_receive(instruct(node) for node in partitions)
         answers.append({partitions[reply.metadata.src_node_id]: comparable(reply) for reply in replies})
-    assert [answers[0][partition][0] for partition in (2, "unknown")] == [APP_RAISED, NODE_UNAVAILABLE]
+    assert answers[0][2][0] == APP_RAISED
     assert answers[0] == answers[1]
-    assert len(answers[0]) == 5
+    assert len(answers[0]) == 4
 
 
 def test_in_process_nobody_is_late_and_workers_see_to_their_files_themselves(run, metrics, monkeypatch):
@@ -152,13 +152,6 @@ def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
         RunError, match=r"the process of client 1 died in round 0 .*; the simulation cannot replace it\. Start the run"
     ):
         run({"models": f"{own('slow')},{own('dying')}"}, clients=2, workers=2)
-
-
-def test_a_refused_setting_is_raised_and_not_said():
-    said = []
-    with pytest.raises(SettingError, match="did you mean `rounds`"):
-        run_in_process({"round": 3}, clients=4, show=said.append)
-    assert said == []
 
 
 RUN = """

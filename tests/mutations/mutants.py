@@ -656,11 +656,11 @@ MUTANTS = {
         "tests/deploy/test_nginx.py -k disk",
     ),
     # --- what a SuperLink leaves
-    "tables that nobody knows": Mutant(
+    "messages that stay in a SuperLink's database": Mutant(
         "deploy/with_superexec.py",
-        "return not strange",
-        "return True",
-        "tests/deploy/test_with_superexec.py -k knows",
+        "stack.callback(sweep, database)",
+        "pass",
+        "tests/deploy/test_with_superexec.py -k clear",
     ),
     # --- comparison: which of several methods is better
     "Holm's correction forgotten": Mutant(

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.record.folder import RunFolder
+from tests.integration.watched import members
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
@@ -54,7 +55,7 @@ def test_a_fourth_site_joins_and_one_leaves(deployment, tmp_path, strategy):
             if line.startswith("round 2/7"):
                 deployment.start_node(3)
             if line.startswith("round 4/7"):
-                for process in deployment.alive(1):
+                for process in members(deployment, 1):
                     os.kill(process, signal.SIGTERM)
     assert run.returncode == 0, "".join(said)
     (folder,) = (tmp_path / "results").iterdir()

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from protosphere.record.folder import RunFolder
+from tests.integration import watched
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.driver import Federation, Run, deployed, kill, wait_until
 from tests.soak.faults.files import finished, refuse_broken
@@ -85,9 +86,9 @@ class Killer:
 
     def _node(self) -> bool:
         partition = self.rng.randrange(FAILING)
-        alive = bool(self.federation.deployment.alive(partition))
+        alive = bool(watched.members(self.federation.deployment, partition))
         if alive:
-            self.federation.deployment.kill(partition)
+            watched.kill(self.federation.deployment, partition)
         return alive
 
     def _server(self) -> bool:
@@ -97,7 +98,7 @@ class Killer:
         return bool(apps)
 
     def _superlink(self) -> bool:
-        self.federation.deployment.kill()
+        watched.kill(self.federation.deployment)
         time.sleep(self.rng.uniform(0.0, 5.0))
         self.federation.deployment.start_superlink()
         return True

@@ -13,8 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy import credentials
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch import processes
+from tests.integration import watched
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 
@@ -86,8 +88,14 @@ class Federation:
         self.deployment.start()
 
     def renew(self, partition: int) -> None:
-        """Start a SuperNode at once that was killed."""
-        self.deployment.renew_node(partition)
+        """Start a SuperNode at once that was killed, with another key: the old one is refused until it has missed its
+        heartbeats."""
+        key = self.deployment.key(partition)
+        for path in (key, key.with_name("key.pub")):
+            path.unlink()
+        credentials.node(key)
+        self.deployment.register(key)
+        self.deployment.start_node(partition)
 
     def run(self, *words: str) -> Run:
         """Start `protosphere run --on superlink:NAME`."""
@@ -113,14 +121,14 @@ class Federation:
         """
         for partition, started in self._started.items():
             if time.monotonic() - started > RETRY and not self.apps("supernode", partition):
-                self.deployment.kill(partition)
+                watched.kill(self.deployment, partition)
                 self.deployment.start_node(partition)
                 self._started[partition] = time.monotonic()
 
     def apps(self, name: str, partition: int | None = None) -> list[int]:
         """The processes of a site, or of the SuperLink, with that in their command line, or of that name."""
         found = []
-        for pid in self.deployment.alive(partition):
+        for pid in watched.members(self.deployment, partition):
             with suppress(OSError):
                 process = Path(f"/proc/{pid}")
                 if name.encode() in (process / "cmdline").read_bytes() + (process / "comm").read_bytes():
@@ -147,7 +155,7 @@ def deployed(folder: Path, clients: int, plan: Plan) -> Iterator[Federation]:
     finally:
         processes.stop(*federation.fronts)
         federation.deployment.stop()
-        left = federation.deployment.members()
+        left = watched.everybody(federation.deployment)
     assert not left
 
 
