@@ -5,6 +5,7 @@
     predict  the received layers between the own norms: `received`
 
 A norm is known by its module's type: public code goes by `bn` in a name, and averages a residual shortcut's.
+Departure: clients weigh by their samples; in the authors' code each weighs the same.
 """
 
 from collections.abc import Sequence

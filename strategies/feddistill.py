@@ -6,8 +6,9 @@
     predict  the classifier: `classifier`
 
 A client alone with a class gets no target for it; one without an upload of its own the plain mean. `teacher` all gives
-everybody the plain mean (HtFLlib). HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded
-below, and FedGen's authors the softmax of mean logits: neither is built.
+everybody the plain mean (HtFLlib). Departures: F_ic is measured after training, where the paper averages outputs over
+the steps of training. HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded below, and
+FedGen's authors the softmax of mean logits: neither is built.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ class FedDistillSettings:
     """`feddistill.*`.
 
     Attributes:
-        weight: γ, weight of the distillation.
+        weight: γ, weight of the distillation. ProtoNorm's table: 1.
         teacher: outputs to learn from: of all other clients (paper), or of all clients.
     """
 

@@ -8,10 +8,12 @@
 The last term, the calibration, moves g alone: the authors take it as a second step after each batch, with Adam; summed
 it is the same to first order. Anchors are unit vectors at the start: orthonormal where they fit (K <= d; the authors'
 lie on random axes), else drawn. Momentum is the authors': each epoch leaves m of a client's anchor, so a round m^E, and
-the server's step is the mean of the clients' anchors, of which only p_ic has to travel. Departures: theirs moves to the
-mean that each epoch met in training, the last of which weighs most, here to p_ic, measured after training; their batch
-means divide by all batches, which shrinks rare classes. Read from the authors' code alone (the paper was not at hand).
-This is not the FedFA of feature augmentation.
+the server's step is the mean of the clients' anchors, of which only p_ic has to travel. This is not the FedFA of
+feature augmentation.
+
+Departures. The authors' anchors move to the mean features that each epoch met in training, of which the last weighs
+most; here they move to p_ic, measured after training. The authors' means over batches divide by all batches, which
+shrinks rare classes. Read from the authors' code alone (the paper was not at hand).
 """
 
 from typing import Annotated, Any

@@ -12,8 +12,8 @@
 G: (eps uniform in [0, 1)^q, y) -> Linear, batch norm, ReLU, Linear -> R^d. Noise is uniform: the paper's N(0, I) is a
 slip. The KL runs over rows of classes that G knows; a weight of 0 leaves its term out, whatever the floor. The server's
 rate falls by 0.98 a round. Departures: the authors' third term on the server has weight 0 in their code and is not
-built; class counts are told once, before round 1. FL-bench asks the averaged model
-for every teacher's logits, HtFLlib drops KL and diversity.
+built; clients report class counts once, before round 1. FL-bench asks the averaged model for every teacher's logits,
+HtFLlib drops KL and diversity.
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,9 @@
     server   f and sigma: the plain mean;  W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
     predict  the classifier of what came: `received`
 
-a_ic is 1 / |N_c| (`uniform`) or n_ic / sum n_ic (`samples`, the authors', which uploads counts). A class that nobody
-reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the paper asks for.
+A class that nobody reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the
+paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no counts; the authors' code has n_ic / sum n_ic
+(`samples`). The plain mean of f and sigma is the authors' code.
 """
 
 from typing import Annotated, Literal
@@ -30,7 +31,7 @@ class FedNHSettings:
     Attributes:
         smoothing: ρ, share of W that is kept in a round. Paper: 0.9.
         scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
-        weighting: weights of clients. Authors: samples.
+        weighting: weights of clients in a class's prototype. Authors: samples.
         start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
     """
 
@@ -72,7 +73,7 @@ class FedNHObjective(SharedObjective):
         return model
 
     def load(self, module: nn.Module, received: m.Payload | None) -> None:
-        """f and sigma by name; W, which int8 leaves a little off the sphere."""
+        """f and sigma by name; W, which float16 leaves a little off the sphere."""
         super().load(module, received)
         if received is not None and m.PROTOTYPES.name in received:
             classifier = module.get_submodule("classifier")

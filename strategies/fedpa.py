@@ -1,4 +1,4 @@
-"""FedPA (Jiang et al., 2024): a generator, as FedGen's, that the server drives away from the prototypes it is held by.
+"""FedPA (Jiang et al., 2024): a generator like FedGen's, which the server also drives away from the global prototypes.
 
     client   from round 2:  CE + (b_G/B) alpha_r CE(g(G(y~)), y~) + beta_r mse(z, P_y)
              y~ uniform over the classes that G knows, b_G = 32; alpha_r = 25 * 0.98^(r-1),

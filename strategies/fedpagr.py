@@ -1,16 +1,19 @@
-"""FedPAGR (Prasad, Khan): a consensus space that all architectures share, its prototypes refined by geometry.
+"""FedPAGR (Prasad, Khan, ACL 2026 Student Research Workshop): all architectures share a consensus space, and the server
+refines its prototypes by geometry.
 
     client   z = Normalize(g(f(x))), a projection head g on any extractor f                              (Eq. 1)
-             each round W <- P, b <- 0;  L = CE(Wz + b, y) + CE(z P^T / beta, y) + lambda_E L_ent        (3.6)
+             each round W <- P, b <- 0;  L = CE(Wz + b, y) + CE(z P^T / beta, y) + lambda_E L_ent        (Eq. 7)
+             L_ent = -mean over x and c of log softmax(z P^T / beta)_c
              uploads p_kc = Normalize(mean z)                                                            (Eq. 2)
     server   Pbar_c = Normalize(mean over K_c of p_kc)                                                   (Eq. 3)
-             T steps of SGD from Pbar on agreement + lambda_S separation, projected to the sphere        (Eq. 4-7)
+             T steps of SGD from Pbar on agreement + lambda_S separation, projected to the sphere        (Eq. 4-6)
     predict  argmax_c z . P_c                                                                            (Eq. 8)
 
-Departures. W and b train within a round, as the text on anchoring implies, where Algorithm 1, line 14 updates f and g
-alone and line 10 has no b. A client predicts with the P that it trained with, which it keeps, not with the newest one.
-The paper's "beta = 0" removes the terms of beta: that is `fedpagr.alignment = false`. Dropout is 0.1 (the paper gives
-none). Under masks rows are made unit vectors again on arrival.
+Departures. W and b train within a round, as section 3.6 implies ("synchronizes all clients' decision boundaries at the
+start of each round"), where Algorithm 1, line 14 updates f and g alone and line 10 has no b. A client predicts with the
+P that it trained with, which it keeps, not with the newest one. The ensemble averages softmax(z P^T / beta): the paper
+does not say of which logits. Its "beta = 0" removes the terms of beta: that is `fedpagr.alignment = false`. Dropout is
+0.1 (the paper gives none). Clients make P's rows unit vectors again, since `wire-dtype` float16 rounds them.
 """
 
 from collections.abc import Mapping
@@ -48,7 +51,7 @@ class FedPAGRSettings:
         steps: T, number of refinement steps. Paper: 5 (CIFAR-100, Tiny ImageNet 3).
         server_learning_rate: learning rate of the refinement's SGD. Paper: 0.01.
         server_momentum: momentum of the refinement's SGD. Paper: 0.9.
-        dropout: dropout of the projection head.
+        dropout: dropout of the projection head. Ours: the paper gives none.
     """
 
     temperature: Annotated[float, AfterValidator(_check_temperature)] = 0.1
@@ -81,7 +84,7 @@ class FedPAGRObjective(ConsensusObjective):
             state.module.anchor(prototypes)
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """L = L_local + L_global + lambda_E L_ent."""
+        """Eq. 7: L_CE + L_global + lambda_E L_ent."""
         plain = super().loss(state, batch, phase, round_number)
         options = self.options[FedPAGRSettings]
         if state.table is None or not options.alignment:
@@ -108,7 +111,7 @@ class FedPAGR(m.ServerHalf):
         return _build_outcome(random_directions(self.num_classes, self.dim, self.settings.seed, "fedpagr"))
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Eq. 3, then the refinement (Eq. 4-7)."""
+        """Eq. 3, then the refinement (Eq. 4-6)."""
         options = self.options[FedPAGRSettings]
         previous = m.prototypes_of_state(state)
         sums, counts = class_sums(list(m.prototype_sets(uploads).values()), self.num_classes)

@@ -7,7 +7,11 @@
 z are unit vectors of the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
 with weight 1, so without prototypes (round 1) the loss is plain cross-entropy. Under `privacy` z are directions in the
 encoder's space, and the server divides a release by `privacy-scale`. T is the run's `rounds`: a resumed run
-cannot change it. Under masks rows are made unit vectors again on arrival.
+cannot change it.
+
+Departures. FedProc averages the clients' models as well; here, as FedPAGR's tables have it, prototypes alone cross, and
+architectures are free. The projection head is FedPAGR's, and its dropout 0.1 is ours. A mean longer than 1, which no
+mean of unit vectors is, counts as one of length 1.
 """
 
 from collections.abc import Mapping
@@ -26,7 +30,7 @@ class FedProcSettings:
 
     Attributes:
         temperature: tau, temperature of the prototype logits. Paper: 0.5.
-        dropout: dropout of the projection head.
+        dropout: dropout of the projection head. Ours.
     """
 
     temperature: m.Positive = 0.5

@@ -4,11 +4,14 @@
     client   L = CE(g(z), y) + lambda R(z, gamma P_y),  R by `prototype-loss`
     predict  argmin_j ||z - p_ij||                                            (Eq. 6 of ProtoNorm)
 
-Equations are numbered as in ProtoNorm (Lee, Shin, Choi), which restates the method. Departures. R pulls each sample, as
-the released code does, where Eq. 5 sums over class means. Its Eq. 3 divides a mean weighted by n_ij once more by the
-number of clients, which would shrink the prototypes: read as a slip, not built. The plain mean is the default, as in
-the released code; the weighted one uploads n_ij and therefore needs `disclose-class-counts`. Robust means are ours.
-gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4: the client, not the server, scales, as in ProtoNorm's Eq. 15.
+Equations are numbered as in ProtoNorm (Lee, Shin, Choi, 2025), which restates the method.
+
+Departures. R pulls each sample, as the released code does, where Eq. 5 sums over class means; the paper has a Euclidean
+distance and lambda 1, its code and our default the mean squared error (`prototype-loss`). Eq. 3 divides a mean weighted
+by n_ij once more by the number of clients, which would shrink the prototypes: read as a slip, not built. The plain mean
+is the default, as in the released code; the weighted one uploads n_ij and therefore needs `disclose-class-counts`.
+Robust means are ours. gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4: the client, not the server, scales, as in
+ProtoNorm's Eq. 15.
 """
 
 from collections.abc import Mapping
@@ -25,7 +28,7 @@ class FedProtoSettings:
     """`fedproto.*`.
 
     Attributes:
-        aggregation: aggregation of local prototypes. Paper: mean (weighted as printed).
+        aggregation: aggregation of local prototypes. Paper: weighted; its code and ProtoNorm: mean.
         trim: share of holders that `trimmed-mean` cuts off at each end; unless 0, at least one of three or more. Ours.
         gamma: scale of the targets, relative to the prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """

@@ -1,6 +1,7 @@
-"""GFPL (Lu et al.): Gaussian mixtures of each class, fused on the server, become pseudo-features for the classifiers.
+"""GFPL (Lu et al., 2026; arXiv 2602.21873): Gaussian mixtures of each class, fused on the server, become
+pseudo-features for the classifiers.
 
-    client   z = f(x), h = Normalize(l(z)), Z a fixed simplex frame                                     (Eq. 10, 11)
+    client   z = f(x), h = Normalize(l(z)), Z = (z_1 .. z_K) a fixed simplex frame                      (Eq. 9-11)
              L = lambda 1/2 (h z_y - 1)^2 + w CE(g(z), y), w = 1                                        (Eq. 12, 13)
              in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up (Eq. 4-6)
     server   greedy complete linkage by Bhattacharyya distance, fused by moments                        (Eq. 8, Alg. 1)
@@ -9,17 +10,20 @@
 
 Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others no array crosses.
 
-Departures. Algorithm 2 retrains in every batch of a round, with a mixture that is S_T rounds old; here once, before the
-training of the round that brings it. A candidate joins a cluster only if it is near to each of its members (the
-algorithm's line 6 adds a whole set without holding it against itself). On real features the Bhattacharyya distance, a
-sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d. Unless counts
-go up with them, weights are rounded to whole shares of 1/(16 n): to the last digit they would tell n_ij. The
-communication that Table 1 prints for CIFAR-10 follows from d = 512 and 4 classes per client alone, not from its d =
-128.
+Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and in the rounds that S_T divides retrains
+after every batch; its section 4.2 exchanges and retrains once every S_T rounds. Here a round's mixtures are exchanged
+as section 4.2 says, and each client retrains once, before its training in the round after. Algorithm 2 retrains the
+projection layer; as in section 4.2, here g learns as well. A component joins a cluster in Algorithm 1 only if it is
+near to each member, also to those that join with it (line 6 adds a whole set whose members may be far from each
+other). The paper does not say what the weights w_j are: here pi, or n_ij pi with `weighting` samples. On real features
+the Bhattacharyya distance, a sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it
+is divided by d, and S_C is 0.7. Covariances are diagonal, as the paper's sigma is. Unless counts go up with them,
+weights are rounded to whole shares of 1/(16 n): to the last digit they would tell n_ij. The communication that Table 1
+prints for CIFAR-10 follows from d = 512 and 4 classes per client alone, not from its d = 128.
 
-What the exchange teaches of classes that a client lacks: nothing. Extractors are private, so a fused mixture describes
-the feature spaces of others. The retrained classifier gets those pseudo-features right, and no real row of an unheld
-class; with mixtures fitted by the client's own extractor, which no federation can have, it gets four in five.
+The exchange teaches nothing about classes that a client lacks. Extractors are private, so a fused mixture describes the
+feature spaces of others. The retrained classifier gets those pseudo-features right, and no real row of an unheld class;
+with mixtures fitted by the client's own extractor, which no federation can have, it gets four in five.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +53,7 @@ class GFPLSettings:
 
     Attributes:
         components: n, maximum number of Gaussians per class. Paper: 4.
-        dual_classifier: use a second head, a fixed frame. Ablation: false.
+        dual_classifier: use a second head, a fixed frame. Paper: true; Table 2: also false.
         dot_weight: lambda, weight of the second head's dot regression. Paper: 2.
         cross_entropy_weight: weight of the classifier's own term. Paper: 1; Figure 2: 0.
         threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
@@ -57,7 +61,7 @@ class GFPLSettings:
         weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`).
         first_exchange: t1, round of the first exchange. Paper: 10.
         exchange_every: S_T, rounds between exchanges. Paper: 10.
-        pseudo_features: r, pseudo-features per class; 0: no exchange (ablation). Paper: 16.
+        pseudo_features: r, pseudo-features per class; 0: no exchange (Table 2). Paper: 16.
         retrain_learning_rate: learning rate of the retraining's SGD. Paper: 0.01.
         retrain_momentum: momentum of the retraining's SGD. Paper: 0.5.
     """

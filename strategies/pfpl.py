@@ -1,23 +1,23 @@
-"""PFPL (Zeng et al.: Personalized federated prototype learning in mixed heterogeneous data scenarios): each client gets
-prototypes of its own, nearer to its domain than one mean for all could be.
+"""PFPL (Zeng et al., 2025; arXiv 2510.03726): each client gets personal prototypes, nearer to its domain than one mean
+for all could be.
 
     server   P_i^(k) = alpha p_i^(k) + (1 - alpha) sum_{m != i} w_im p_m^(k),  sum_m w_im = 1        (Eq. 4)
-    client   L = CE(g(z), y) + lambda R(z, P_i^(y)),  lambda = `prototype-weight`, R by `prototype-loss`      (Eq. 5)
+    client   L = CE(g(z), y) + lambda R(z, P_i^(y)),  lambda = `prototype-weight`, R by `prototype-loss`   (Eq. 5)
     predict  argmax g(z)
 
-Departures. As printed, the weight k_im grows with the distance, while the text says four times that prototypes of the
-same domain weigh most: `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follows the text and is the default;
+Departures. As printed, the weight k_im grows with the distance, while the text says that "prototypes from the same
+domain will assign more weight": `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follows the text and is the default;
 `distance`, w_im ~ ||p_i - p_m||^2, is the formula. The sum leaves m = i out: alpha is the client's own share. The
 server mixes the latest prototypes of every client, those not sampled this round included; a client that has not
 uploaded yet gets the plain mean of every class reported so far (the paper's "unbiased prototypes"). alpha = 1 gives
 each client its own prototypes back, and one that has not uploaded yet nothing: the control in which clients learn
-nothing from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the prose ("instance
-embeddings") and this build pull each sample. Algorithm 1, lines 21 and 22, overwrites a client's own set by its
-personalised one: not built, since the next round measures its own anew. The paper's lambda is 1. Its R is printed as
-the L2 distance of Eq. 7, whose sign another formula explains as a sum of squares: its presets take the distance (`l2`),
-since by the squares clients diverge within three rounds at the paper's learning rate and momentum. The paper names
-three values of alpha and one weight decay: which data set has which alpha, and where the decay applies, are our
-readings.
+nothing from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the text ("local instance
+embeddings") and this file pull each sample. Algorithm 1, lines 21 and 22, replaces a client's own set by its
+personalised one: not built, since the next round measures its own again. The paper's lambda is 1. It prints R as the L2
+distance (Eq. 7), but explains that sign as a sum of squares where it defines k_im. The presets take the distance
+(`l2`), since with the squares clients diverge within three rounds at the paper's learning rate and momentum; our
+default is the mean squared error. The paper names three values of alpha, and a weight decay printed e^-5: which data
+set has which alpha, and 1e-5 for all methods, are our readings. Its text has 100 rounds, its Table 1 200.
 """
 
 from collections.abc import Mapping

@@ -1,19 +1,24 @@
-"""ProtoNorm (Lee, Shin, Choi): prototypes as far apart on the sphere as they can be, then scaled up.
+"""ProtoNorm (Lee, Shin, Choi, 2025; arXiv 2507.04310): prototypes as far apart on the sphere as they can be, scaled up.
 
     server   P_j = mean over N_j of p_ij                                       (Eq. 7)
-             c_j = P_j / ||P_j||, then alignment of all c_j: minimal energy of K charges on the unit sphere
-             (the Thomson problem; Algorithm 1, Eq. 8-14); the unit vectors go down
+             c_j = P_j / ||P_j||, then alignment of all c_j: least logarithmic energy of K points on the unit sphere
+             (Eq. 10, in place of the Thomson problem's Eq. 8; Algorithm 1, Eq. 11-14); the unit vectors go down
     client   L = CE(g(z), y) + lambda R(z, gamma c_y)                          (Eq. 4, 15)
     predict  argmin_j ||z - p_ij||                                             (Eq. 6)
 
-Departures. `alignment = "auto"` solves the problem exactly where a regular simplex fits (K <= d + 1) and by L-BFGS to
-convergence elsewhere; `thomson` is Algorithm 1, which stops short of the optimum: after `iterations`, or with `stop`
-force by the release's rule (its step is lowered after the first iteration already, ours after the tenth: runs end
-within some ten iterations of its). A class that was not reported this round enters with its last aligned direction. R
-pulls each sample, where Eq. 5 sums over class means. Algorithm 2 begins with a direction for each class, so that round
-1 has targets: `initial-directions` random, which the presets of the paper have; by default round 1 has none. In the
-release clients of one architecture start from different weights (`shared-init` false). gamma is 10 by default, since
-the papers' 100 to 400 swing in short runs; the presets that reproduce tables set theirs.
+Departures. By default (`alignment = "auto"`) the alignment is the regular simplex where it fits (K <= d + 1), which is
+the exact optimum, and L-BFGS to convergence elsewhere. `thomson` is Algorithm 1, which stops short of the optimum:
+after `iterations`, or by the paper's rule, when "10 consecutive changes of F_j fall below the threshold". `stop` force
+reads that rule as the release does: the mean norm of the forces, rounded to multiples of `epsilon`, stays the same ten
+times. (The release lowers its step after the first iteration already, ours after the tenth: runs end within some ten
+iterations of its.) A class that was not reported this round enters with its last aligned direction.
+
+R pulls each sample, where Eq. 5 and 15 sum over class means. The paper has lambda 1 and a Euclidean distance, its
+release lambda 10 and the mean squared error; our defaults are lambda 1 and the mean squared error (`prototype-weight`,
+`prototype-loss`). Algorithm 2 begins with a direction for each class, so that round 1 has targets: `initial-directions`
+random, which the presets of the paper have; by default round 1 has none. In the release clients of one architecture
+start from different weights (`shared-init` false). gamma is 10 by default, since the paper's 100 to 400 swing in short
+runs; the presets that reproduce tables set theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,10 +43,10 @@ class ProtoNormSettings:
 
     Attributes:
         gamma: scale of the targets, in units of feature norm. Paper: 100 (CIFAR-10), 200 (CIFAR-100, Flowers-102), 400
-            (Tiny ImageNet); ablation: 1.
+            (Tiny ImageNet); its Table 4: 1 to 1000.
         alignment: the solver: simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none (means are
             only normalised).
-        energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic, 1 is Thomson's.
+        energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic (paper), 1 is Thomson's.
         iterations: maximum number of `thomson` steps. Release: 500.
         stop: early stopping of `thomson`; force is the paper's rule.
         epsilon: threshold of `stop`. Release: four decimals.

@@ -55,7 +55,7 @@ METHODS = {
     "protonorm": Entry(
         module="protosphere.strategies.protonorm",
         family="prototypes",
-        source="Lee, Shin, Choi: [ProtoNorm](https://arxiv.org/abs/2507.04310)",
+        source="Lee, Shin, Choi, 2025: [ProtoNorm](https://arxiv.org/abs/2507.04310)",
         up="prototypes",
         down="aligned unit prototypes",
         cost="server: alignment",
@@ -79,14 +79,14 @@ METHODS = {
     "tinyproto-fp": Entry(
         module="protosphere.strategies.tinyproto:FP",
         family="prototypes",
-        source="Lee, Choi: TinyProto, on FedProto",
+        source="Lee, Choi, 2025: [TinyProto](https://arxiv.org/abs/2507.04327), on FedProto",
         up="prototypes times class counts",
         down="their mean",
     ),
     "tinyproto-ft": Entry(
         module="protosphere.strategies.tinyproto:FT",
         family="prototypes",
-        source="Lee, Choi: TinyProto, on FedTGP",
+        source="Lee, Choi, 2025: TinyProto, on FedTGP",
         up="prototypes times class counts",
         down="prototypes trained to lie apart",
         cost="server: training",
@@ -94,7 +94,7 @@ METHODS = {
     "fedpagr": Entry(
         module="protosphere.strategies.fedpagr",
         family="prototypes",
-        source="Prasad, Khan: FedPAGR",
+        source="Prasad, Khan, ACL 2026 workshop: [FedPAGR](https://aclanthology.org/2026.acl-srw.37/)",
         up="unit prototypes of features after a projection head",
         down="prototypes refined to agree and to lie apart",
         cost="server: refinement",
@@ -149,7 +149,7 @@ METHODS = {
     "gfpl": Entry(
         module="protosphere.strategies.gfpl",
         family="mixtures",
-        source="Lu et al.: GFPL",
+        source="Lu et al., 2026: [GFPL](https://arxiv.org/abs/2602.21873)",
         up="Gaussian mixtures of the classes, every tenth round (class counts for `samples`)",
         down="fused mixtures, the round after",
         cost="client: mixtures",
@@ -157,7 +157,7 @@ METHODS = {
     "pfpl": Entry(
         module="protosphere.strategies.pfpl",
         family="prototypes",
-        source="Zeng et al.: PFPL",
+        source="Zeng et al., 2025: [PFPL](https://arxiv.org/abs/2510.03726)",
         up="prototypes",
         down="its personal prototypes: a share α of its own, the rest from similar clients",
         cost="server: pairs of clients",

@@ -1,21 +1,27 @@
-"""TinyProto (Lee, Choi): sparse prototypes, scaled by their class counts; on FedProto (FP) and on FedTGP (FT).
+"""TinyProto (Lee, Choi, 2025; arXiv 2507.04327): sparse prototypes, scaled by class counts; on FedProto and FedTGP.
 
     masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s crosses    (Eq. 7-8)
     client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions     (Eq. 5, 11)
-    FP       server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
+    FP       (on FedProto, Algorithm 1)
+             server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
              client: target mu c_j, zero outside the mask                                                (Eq. 11)
-    FT       server: FedTGP's contrastive training on mu n_ij c_ij, expanded                             (Appendix C)
+    FT       (on FedTGP)
+             server: FedTGP's contrastive training on mu n_ij c_ij, expanded                             (Appendix C)
              client: target as received, times `fedtgp.gamma`
     predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
-Departures. R pulls each sample, where the paper's Eq. 5 sums over class means. Both ends draw the masks from the run's
-seed. `tinyproto.sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false` the one
-without scaling; FP without scaling is FedProto with masks. Eq. 10 prints the mean over N_j; the
-authors' code forms mu |N_j| times that mean, mu times the sum of what came. With the sum their mu (1.5e-4 on CIFAR-10)
-makes targets of 0.9 of the count-weighted mean prototype, to the letter of a tenth of that: a pull to zero. So mu, in
-1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images of a held class, with the printed mean;
-`tinyproto.sum` is the factor |N_j|, and mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are
-rounded to 16 significant bits, since a product n p in full precision tells n.
+Departures. R pulls each sample, where the paper's Eq. 6 and 11 sum over class means; the paper has lambda 1 and a
+Euclidean distance, its release lambda 10 or 20 and the mean squared error, and our defaults are lambda 1 and the mean
+squared error (`prototype-weight`, `prototype-loss`). Algorithm 1 sends each client its masks; here both ends draw them
+from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false`
+the one without scaling; FP without scaling is FedProto with masks.
+
+Eq. 10 prints the mean over N_j; the authors' code forms mu |N_j| times that mean, which is mu times the sum of all
+uploads. With the sum, their mu (1.5e-4 on CIFAR-10) gives targets 0.9 times as long as the count-weighted mean
+prototype; with the printed mean, a tenth of that, which pulls features to zero. So mu, in 1/images, is by default 0.9
+(FP) and 0.6 (FT) over the mean number of images of a held class, with the printed mean; `tinyproto.sum` is the factor
+|N_j|, and mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are rounded to 16 significant bits,
+since a product n p in full precision tells n.
 """
 
 import json
@@ -44,7 +50,7 @@ class TinyProtoSettings:
         sparsity_dim: s, number of values sent per prototype; 0 or d: all. Paper: 50 of 500.
         scaling: scale prototypes by class counts.
         mu: scaling constant, per image; 0: 0.9 (FP) or 0.6 (FT), divided by the mean number of images of a held class
-            (with `sum`: of a class). Paper, with `sum`: 1.5e-4 (CIFAR-10) or 1.5e-3.
+            (with `sum`: of a class). Paper: 1.5e-4 (CIFAR-10) or 1.5e-3, which its code uses with `sum`.
         sum: add up a class's uploads, as the authors' code does, instead of their mean (Eq. 10).
     """
 
