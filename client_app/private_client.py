@@ -25,7 +25,7 @@ from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
 from protosphere.strategies.contract import own_round
-from protosphere.strategies.release import encoder_scores, parted
+from protosphere.strategies.release import encoder_scores, split_means
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
 log = logging.getLogger("protosphere")
@@ -144,7 +144,7 @@ class PrivateClient(Client):
             OtherHomeError: the whole run's matter.
         """
         try:
-            plain, means = parted(instruction.payload)
+            plain, means = split_means(instruction.payload)
             report = step(replace(instruction, payload=plain))
             if means is not None:
                 self.store(instruction.run).save_prototypes(MEANS, means)

@@ -8,7 +8,7 @@ from torch import Tensor
 from protosphere.core.settings import Settings
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ServerHalf
-from protosphere.strategies.release import encoder_means, joined, with_classes
+from protosphere.strategies.release import encoder_means, join_means, with_classes
 from protosphere.wire.payloads import Payload
 
 
@@ -49,7 +49,7 @@ class Releases:
 
     def beside(self, download: Payload | None, dim: int) -> Payload | None:
         """A download with the means beside it."""
-        return joined(download, self.means, dim)
+        return join_means(download, self.means, dim)
 
     def tensors(self) -> Mapping[str, Tensor]:
         """For the checkpoint."""

@@ -15,15 +15,21 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import class_centres
-from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, Heard, OneExchange, OneExchangeObjective, rounds_of_exchange
+from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
+from protosphere.strategies.one_exchange import (
+    DOWN,
+    FirstUploads,
+    OneExchange,
+    OneExchangeObjective,
+    rounds_of_exchange,
+)
 from protosphere.strategies.release import upload_scale
-from protosphere.strategies.statistics import impossible_means
+from protosphere.strategies.statistics import refute_means
 
 
 def exchange_of_means(fewest: int) -> m.Exchange:
     """Class means and counts up, a linear classifier down."""
-    return m.Exchange((m.Part("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
+    return m.Exchange((m.Part("prototypes", counts=True, fewest=fewest),), (DOWN,), DISCLOSURES, once=True)
 
 
 class MeansObjective(OneExchangeObjective):
@@ -64,14 +70,14 @@ class MeansServer(OneExchange):
         """Means of unit vectors outside the unit ball; a release is noisy."""
         if self.settings.privacy != "none":
             return ""
-        return impossible_means(m.prototypes_of(upload))
+        return refute_means(m.prototypes_of(upload))
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The classifier of everybody who was heard so far, each once."""
-        heard = Heard.of(m.PrototypeSet, state)
-        is_new = heard.hear(m.prototype_sets(uploads))
-        clients = self._in_units(heard)
-        figures, warnings = {"heard": len(clients)}, self.unheard(heard.by_client, server_round)
+        first_uploads = FirstUploads.of(m.PrototypeSet, state)
+        is_new = first_uploads.add(m.prototype_sets(uploads))
+        clients = self._in_units(first_uploads)
+        figures, warnings = {"heard": len(clients)}, self.unheard(first_uploads.by_client, server_round)
         if not is_new:
             return m.Outcome(state, {}, figures, warnings, keeps=True)
         _, counts = self.totals(clients)
@@ -79,18 +85,18 @@ class MeansServer(OneExchange):
             warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
-        return m.Outcome(heard.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        return m.Outcome(first_uploads.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
-    def _in_units(self, heard: Heard[m.PrototypeSet]) -> list[m.PrototypeSet]:
+    def _in_units(self, first_uploads: FirstUploads[m.PrototypeSet]) -> list[m.PrototypeSet]:
         """Means of unit vectors, by ascending partition."""
         scale = upload_scale(self.settings)
-        return [means.with_vectors(means.vectors / scale) for means in heard.parts.values()]
+        return [means.with_vectors(means.vectors / scale) for means in first_uploads.parts.values()]
 
     def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
         """mu_c, in the encoder's space."""
         if not state:
             return None
-        sums, counts = self.totals(self._in_units(Heard.of(m.PrototypeSet, state)))
+        sums, counts = self.totals(self._in_units(FirstUploads.of(m.PrototypeSet, state)))
         present = counts > 0
         if not present.any():
             return None

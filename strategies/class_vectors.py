@@ -47,7 +47,7 @@ class AveragedWithClassVectors(AveragedWeights):
         """v_c^1, (K, d) float64."""
         raise NotImplementedError(f"{type(self).__name__} does not say where its class vectors start")
 
-    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+    def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """v_c^{r+1}, (K, d).
 
         Args:
@@ -77,7 +77,7 @@ class AveragedWithClassVectors(AveragedWeights):
         """The means, and the moved vectors beside them."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
-        vectors = self.moved(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
+        vectors = self.update_vectors(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
         prototypes = m.PrototypeSet(torch.arange(self.num_classes), vectors.float())
         payload = {**outcome.downloads[group], m.PROTOTYPES.name: prototypes}
         return replace(outcome, state={VECTORS: vectors}, downloads={group: payload})

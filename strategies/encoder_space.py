@@ -20,7 +20,7 @@ TEMPERATURES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 WEIGHT, BIAS = "weight", "bias"  # of both
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
 SMALLEST_BOUND = 10.0  # times the root of the number of classes: what `KNOWN` needs of a message's bound
-TOLD = ("roughly what its samples look like, which follows from these features",)
+DISCLOSURES = ("roughly what its samples look like, which follows from these features",)
 
 
 def directions(features: Tensor, radius: float = 0.0) -> Tensor:

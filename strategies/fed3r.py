@@ -37,7 +37,13 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from protosphere import method as m
-from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_layout, linear_classifier, linear_scores
+from protosphere.strategies.encoder_space import (
+    CLASSIFIER,
+    DISCLOSURES,
+    discriminant_layout,
+    linear_classifier,
+    linear_scores,
+)
 from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
@@ -45,9 +51,9 @@ from protosphere.strategies.statistics import (
     Statistics,
     add_clients,
     hear,
-    impossible_means,
-    impossible_scatter,
     pool,
+    refute_means,
+    refute_scatter,
     state_of,
 )
 
@@ -177,12 +183,12 @@ class Fed3R(OneExchange):
         gram = tensors[GRAM].double()
         # shorter vectors have a smaller trace than there are samples
         explicable = 1.0 if self.settings.encoder_radius else float(gram.trace())
-        reason = impossible_sums(gram, tensors[TARGETS].double(), explicable)
+        reason = refute_sums(gram, tensors[TARGETS].double(), explicable)
         if reason or MEANS.name not in upload:
             return reason
         scatter = _read_statistics(upload, float(self.identities[partition].rows[0])).scatter
         samples = max(self.identities[partition].rows[0], 1)
-        return impossible_means(m.prototypes_of(upload)) or impossible_scatter(scatter / samples, 2 * ROUNDING)
+        return refute_means(m.prototypes_of(upload)) or refute_scatter(scatter / samples, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """W of everybody who was heard so far, each once."""
@@ -243,7 +249,7 @@ def _read_statistics(upload: m.Payload, samples: float) -> Statistics:
     return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
 
 
-def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
+def refute_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
     """What speaks against G_k / n_k (d, d) and B_k^T / n_k (K, d) of vectors of length 1 at most, "" for nothing.
 
     A regression explains no more than there is: sum_c b_c^T G^-1 b_c is at most the number of samples.
@@ -268,8 +274,8 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
     sums = m.Part("weights", SUMS, dtype="float32", disclosure=DISCLOSED)
     settings = options[Fed3RSettings]
     if settings.aggregation == "mean":
-        return m.Exchange((sums,), (DOWN,), TOLD, once=True)
-    return m.Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), TOLD, once=True)
+        return m.Exchange((sums,), (DOWN,), DISCLOSURES, once=True)
+    return m.Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), DISCLOSURES, once=True)
 
 
 METHOD = m.Method(

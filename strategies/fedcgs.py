@@ -29,8 +29,8 @@ from protosphere import method as m
 from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
 from protosphere.strategies.encoder_space import (
+    DISCLOSURES,
     DISCRIMINANT,
-    TOLD,
     check_space,
     check_unit_vectors,
     discriminant_layout,
@@ -47,9 +47,9 @@ from protosphere.strategies.statistics import (
     add_clients,
     class_means_of,
     hear,
-    impossible_means,
-    impossible_scatter,
     pool,
+    refute_means,
+    refute_scatter,
     state_of,
 )
 
@@ -57,7 +57,7 @@ MOMENT = "moment"
 MEANS = m.Part("prototypes", counts=True)
 SECOND_MOMENT = "the second moment of its samples' features, of all classes together"
 UP = (MEANS, m.Part("weights", MOMENT, dtype="float32", disclosure=SECOND_MOMENT))
-EXCHANGE = m.Exchange(UP, (m.Part("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
+EXCHANGE = m.Exchange(UP, (m.Part("weights", DISCRIMINANT, dtype="float32"),), DISCLOSURES, once=True)
 
 
 @m.method_settings
@@ -142,7 +142,7 @@ class FedCGS(m.ServerHalf):
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have."""
         means = m.prototypes_of(upload)
-        reason = impossible_means(means)
+        reason = refute_means(means)
         if reason or means.counts is None:
             return reason
         moments = m.weights_of(upload, MOMENT)
@@ -151,7 +151,7 @@ class FedCGS(m.ServerHalf):
             return "a second moment is symmetric, and its is not"
         shares = means.counts.double() / means.counts.sum()
         scatter = _compute_scatter(moments, means, shares)
-        return impossible_scatter(scatter, 2 * ROUNDING)
+        return refute_scatter(scatter, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""

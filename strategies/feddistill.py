@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, softmax
 from protosphere import method as m
 from protosphere.prototypes.prototype_set import class_means
 
-TAUGHT, VECTORS, PRESENT = "taught", "targets", "present"  # kept of a message: target_y, and whether there is one
+TEACHER, VECTORS, PRESENT = "teacher", "targets", "present"  # kept of a message: target_y, and whether there is one
 
 
 @m.method_settings
@@ -50,7 +50,7 @@ class FedDistillObjective(m.Objective):
         if received is not None:
             # laid out once: to look at labels in every batch would make the device wait
             vectors, present = distributions(m.prototypes_of(received).to(device=device)).table(self.num_classes)
-            state.received = {TAUGHT: m.Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
+            state.received = {TEACHER: m.Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """None: what comes are no points of the feature space."""
@@ -61,7 +61,7 @@ class FedDistillObjective(m.Objective):
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
             return plain
-        weights = m.weights_of(state.received, TAUGHT)
+        weights = m.weights_of(state.received, TEACHER)
         targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
         values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")

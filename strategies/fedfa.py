@@ -92,7 +92,7 @@ class FedFA(AveragedWithClassVectors):
         """n_i."""
         return identity.rows[0] * super().class_weights(prototypes, identity)
 
-    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+    def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """Towards the reports, by the share of rows whose clients hold the class."""
         rate = 1 - self.options[FedFASettings].momentum ** self.settings.local_epochs
         return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total

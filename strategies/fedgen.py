@@ -26,7 +26,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from protosphere import method as m
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
-from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
+from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, SHARED_RULES, both_ways
 
 FLOOR = 1e-4  # of alpha_r and beta_r
@@ -106,10 +106,10 @@ class FedGen(GeneratorServer):
         """By `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
-    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
+    def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """What the teachers say, and the diversity."""
         weight = self.options[FedGenSettings].diversity
-        return batch.taught + weight * diversity(batch.noise, batch.features)
+        return batch.teacher_loss + weight * diversity(batch.noise, batch.features)
 
 
 def _decayed(weight: float, round_number: int) -> float:

@@ -130,7 +130,7 @@ def largest_factors(weights: m.Weights) -> m.Weights:
     return m.Weights(factors)
 
 
-def moved(base: m.Weights, change: m.Weights) -> m.Weights:
+def add_change(base: m.Weights, change: m.Weights) -> m.Weights:
     """G + D, the same to the bit on both ends."""
     sums = {name: tensor + change.tensors[name] for name, tensor in base.tensors.items()}
     return m.Weights(
@@ -174,7 +174,7 @@ class FedKDObjective(CompanionObjective):
                 raise MessageError("a change of the companion came, but this client has none that it could change")
             change = change_of(m.weights_of(parts, UPDATE), base.layout)
             check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
-            parts = {COMPANION: moved(base, change)}
+            parts = {COMPANION: add_change(base, change)}
         base_tensors = m.weights_of(parts, COMPANION).tensors if list(parts) == [COMPANION] else {}
         state.extra = {BASE + name: tensor for name, tensor in base_tensors.items()}
         load(state.module, {name: part for name, part in parts.items() if name == COMPANION})
@@ -248,7 +248,7 @@ class FedKD(MeanOfCompanions):
         if base is not None:
             change = factors_of(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
             try:
-                mean = moved(base, change_of(self._as_it_arrives(change), base.layout))
+                mean = add_change(base, change_of(self._round_to_wire(change), base.layout))
                 check_tensors(mean.tensors, self.settings.max_prototype_norm)
             except MessageError as error:
                 # changes that are legal by themselves may add up to what no client would take
@@ -263,7 +263,7 @@ class FedKD(MeanOfCompanions):
         tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
         return m.Outcome(tensors, {**downloads, m.EVERYONE: {COMPANION: mean}}, {"values_share": share})
 
-    def _as_it_arrives(self, change: m.Weights) -> m.Weights:
+    def _round_to_wire(self, change: m.Weights) -> m.Weights:
         """Factors as the clients have them, rounded to the run's number format.
 
         Raises:

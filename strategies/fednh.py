@@ -119,7 +119,7 @@ class FedNH(AveragedWithClassVectors):
         counts = prototypes.counts
         return super().class_weights(prototypes, identity) if counts is None else counts.double()
 
-    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+    def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """W_c; where nobody reported the class, or reports cancel, as it was."""
         rho = self.options[FedNHSettings].smoothing
         smoothed = normalize(rho * vectors + (1 - rho) * normalize(sums, dim=1), dim=1)

@@ -27,7 +27,7 @@ from protosphere import method as m
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
 from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
-from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
+from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
@@ -99,9 +99,11 @@ class FedPA(GeneratorServer):
         class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
         return class_weights
 
-    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
+    def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """What the teachers say, away from P, and the diversity of different classes."""
-        loss = ALPHA * DECAY ** (server_round - 1) * batch.taught + diversity(batch.noise, batch.features, batch.labels)
+        loss = ALPHA * DECAY ** (server_round - 1) * batch.teacher_loss + diversity(
+            batch.noise, batch.features, batch.labels
+        )
         if not state:
             return loss
         return loss - APART * m.prototype_pull(

@@ -32,8 +32,8 @@ from protosphere import method as m
 from protosphere.models.seeded import drawn
 from protosphere.prototypes.aggregation import FEW, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
-from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, RULES, Heard, OneExchange, OneExchangeObjective
+from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
+from protosphere.strategies.one_exchange import DOWN, RULES, FirstUploads, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
 
 MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
@@ -98,16 +98,18 @@ class FedPFT(OneExchange):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The head of everybody who was heard so far, each once."""
-        heard = Heard.of(m.MixtureSet, state)
-        is_new = heard.hear({partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()})
-        figures: dict[str, int | float] = {"heard": len(heard.by_client)}
-        warnings = self.unheard(heard.by_client, server_round)
+        first_uploads = FirstUploads.of(m.MixtureSet, state)
+        is_new = first_uploads.add(
+            {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
+        )
+        figures: dict[str, int | float] = {"heard": len(first_uploads.by_client)}
+        warnings = self.unheard(first_uploads.by_client, server_round)
         if not is_new:
             return m.Outcome(state, {}, figures, warnings, keeps=True)
         # a client could claim any number, and the draws of all must fit into memory
-        total = sum(mixtures.count_samples() for mixtures in heard.parts.values())
+        total = sum(mixtures.count_samples() for mixtures in first_uploads.parts.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        mixtures_by_client = heard.parts
+        mixtures_by_client = first_uploads.parts
         if self.options[FedPFTSettings].aggregation != "mean":
             mixtures_by_client = bounded_mixtures(mixtures_by_client, self.options[FedPFTSettings].aggregation)
         draws = [self._draw(partition, mixtures, share) for partition, mixtures in mixtures_by_client.items()]
@@ -118,7 +120,7 @@ class FedPFT(OneExchange):
             warnings += self.unknown(present)
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
-        return m.Outcome(heard.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        return m.Outcome(first_uploads.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """As many features of each class as the client has samples, or a share of so many, one at least; by the same
@@ -192,7 +194,7 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
     width: Literal[1, "features"] = 1 if options[FedPFTSettings].covariance == "spherical" else "features"
     up = m.Part("mixtures", counts=True, components=most, fewest=fewest, width=width)
     samples = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
-    return m.Exchange((up,), (DOWN,), (samples, *TOLD), once=True)
+    return m.Exchange((up,), (DOWN,), (samples, *DISCLOSURES), once=True)
 
 
 METHOD = m.Method(

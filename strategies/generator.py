@@ -40,13 +40,13 @@ DECAY = 0.98  # a round, of the server's rate and of the weights of a client's t
 WEIGHT_DECAY = 0.01  # of the server's Adam
 
 
-class Drawn(NamedTuple):
+class GeneratedBatch(NamedTuple):
     """A batch of the server's: noise (b, q), labels (b,), what G makes of them (b, d), and the teachers' loss."""
 
     noise: Tensor
     labels: Tensor
     features: Tensor
-    taught: Tensor
+    teacher_loss: Tensor
 
 
 class Teachers(NamedTuple):
@@ -104,7 +104,7 @@ class GeneratorServer(AveragedWeights):
         """G before it learns, as on the clients."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
 
-    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
+    def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """What a batch of G's is worth, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
@@ -182,7 +182,7 @@ class GeneratorServer(AveragedWeights):
             logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
             losses = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
             teacher_loss = (losses.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
-            loss = self.criterion(Drawn(noise, labels, features, teacher_loss), state, server_round)
+            loss = self.criterion(GeneratedBatch(noise, labels, features, teacher_loss), state, server_round)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

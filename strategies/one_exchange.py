@@ -149,8 +149,8 @@ class OneExchange(m.ServerHalf):
 
 
 @dataclass
-class Heard(Generic[P]):
-    """What the clients have sent that were heard, as a method's state keeps it.
+class FirstUploads(Generic[P]):
+    """The first upload of each client, as a method's state keeps it.
 
     Attributes:
         kind: of the parts. by_client: partition -> its part with class counts, in the order in which they came.
@@ -160,7 +160,7 @@ class Heard(Generic[P]):
     by_client: dict[int, P]
 
     @classmethod
-    def of(cls, kind: type[P], state: m.State) -> "Heard[P]":
+    def of(cls, kind: type[P], state: m.State) -> "FirstUploads[P]":
         """As a state keeps it; nobody where it is empty."""
         by_client, start = {}, 0
         sizes = state["sizes"].tolist() if state else []
@@ -170,8 +170,8 @@ class Heard(Generic[P]):
             start += size
         return cls(kind, by_client)
 
-    def hear(self, uploads: Mapping[int, P]) -> bool:
-        """Take in those that were not heard before; whether there was one."""
+    def add(self, uploads: Mapping[int, P]) -> bool:
+        """Add the uploads of clients that had none; whether there was one."""
         fresh = {partition: part for partition, part in uploads.items() if partition not in self.by_client}
         self.by_client |= fresh
         return bool(fresh)

@@ -34,7 +34,7 @@ from protosphere.prototypes.alignment import Alignment, align
 from protosphere.prototypes.sphere import directions as unit_directions
 from protosphere.strategies.consensus import random_directions
 
-MOST_TRACED = 1000  # iterations of which the distances are recorded
+TRACE_LIMIT = 1000  # iterations of which the distances are recorded
 
 
 @m.method_settings
@@ -115,7 +115,7 @@ class ProtoNorm(m.ServerHalf):
                 epsilon=options.epsilon,
                 seed=seed,
                 num_classes=self.num_classes,
-                traced=server_round == 1 and options.iterations <= MOST_TRACED,
+                traced=server_round == 1 and options.iterations <= TRACE_LIMIT,
             )
             points, directionless, figures = alignment.points, alignment.directionless, _list_figures(alignment)
         warnings = [

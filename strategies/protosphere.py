@@ -38,9 +38,9 @@ from protosphere.core.devices import exact
 from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.strategies.encoder_space import (
     BIAS,
+    DISCLOSURES,
     DISCRIMINANT,
     KNOWN,
-    TOLD,
     WEIGHT,
     check_space,
     choose_temperature,
@@ -62,9 +62,9 @@ from protosphere.strategies.statistics import (
     class_means_of,
     from_half,
     hear,
-    impossible_means,
-    impossible_scatter,
     pool,
+    refute_means,
+    refute_scatter,
     state_of,
     to_half,
     triangle,
@@ -224,7 +224,7 @@ class Protosphere(m.ServerHalf):
         scatter = self._restore_scatter(half_scatter)
         # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
-        return impossible_means(means) or impossible_scatter(scatter, rounded)
+        return refute_means(means) or refute_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
@@ -284,7 +284,7 @@ class Protosphere(m.ServerHalf):
 def _choose_exchange(options: m.Options) -> m.Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"
     scatter = m.Part("weights", SCATTER, dtype="float16", disclosure=disclosure)
-    return m.Exchange((MEANS, scatter), (m.Part("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
+    return m.Exchange((MEANS, scatter), (m.Part("weights", DISCRIMINANT, dtype="float16"),), DISCLOSURES, once=True)
 
 
 METHOD = m.Method(

@@ -81,15 +81,15 @@ def check_public_encoder(settings: Settings, why: str) -> None:
         raise SettingError(f"setting `encoder`: {error}") from None
 
 
-def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:
+def join_means(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:
     """A download, if there is one, with the means beside it; before there are any, with none."""
     if payload is None:
         return None
     return {**payload, MEANS.name: PrototypeSet.empty(dim) if means is None else means}
 
 
-def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None]:
-    """Inverse of `joined`: the method's own download, and the means."""
+def split_means(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None]:
+    """Inverse of `join_means`: the method's own download, and the means."""
     if payload is None or MEANS.name not in payload:
         return payload, None
     other_parts = {name: part for name, part in payload.items() if name != MEANS.name}

@@ -169,16 +169,16 @@ def triangle(half: Tensor, dim: int) -> Tensor:
     return matrix
 
 
-def impossible_means(means: m.PrototypeSet) -> str:
-    """Of means of unit vectors: what speaks against them, "" for nothing."""
+def refute_means(means: m.PrototypeSet) -> str:
+    """Why no unit vectors have these means; "" where some may."""
     longest = float(means.vectors.double().norm(dim=1).max()) if len(means) else 0.0
     if longest <= 1 + ROUNDING:
         return ""
     return f"a mean of unit vectors has norm 1 at most, and it holds one of norm {longest:.3g}"
 
 
-def impossible_scatter(scatter: Tensor, tolerance: float) -> str:
-    """Of the scatter of unit vectors around their class means, (d, d): what speaks against it, "" for nothing.
+def refute_scatter(scatter: Tensor, tolerance: float) -> str:
+    """Why no unit vectors have this scatter (d, d) around their class means; "" where some may.
 
     Args:
         tolerance: what rounding on the way may add to a sum, or take from an eigenvalue.

@@ -69,7 +69,7 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
         torch.testing.assert_close(download.vectors.sum(dim=1), torch.ones(len(download)))
     state = ClientState(Net())
     objective.receive(state, payload(PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]]))), 2)
-    assert bool((state.received["taught"].tensors["targets"] >= 0).all())
+    assert bool((state.received["teacher"].tensors["targets"] >= 0).all())
 
 
 def test_the_upload_is_the_mean_output_of_each_class():
