@@ -8,8 +8,9 @@
 
 Departures. The softmax runs over the classes that were ever reported, so that nothing is learnt of a class that nobody
 has; one that is missing this round is sent as the module now has it. The margin has the unit of Euclidean distance. The
-server's momentum is ours (the paper has none); where it is set, it lives on across rounds as the module does. gamma is
-1; ProtoNorm's Table 5 tries 1.1 to 1.4.
+server's momentum is ours (the paper has none); where it is set, it lives on across rounds as the module does. R is by
+default the mean squared error with lambda 1 (`prototype-loss`, `prototype-weight`); the authors' script has lambda 10.
+gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4.
 """
 
 from collections.abc import Sequence
