@@ -43,7 +43,6 @@ from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, import_path, interruptible
 from protosphere.record.folder import RunFolder, append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
-from protosphere.server_app.status import leave_report
 from protosphere.strategies import packed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -532,5 +531,8 @@ def describe_stop(name: str, folder: Path | None) -> str:
 
 def report_stopped(folder: Path) -> None:
     """Leave the report of a run that was stopped: nobody in the run could do so any more."""
+    # half a second of imports, which no other run waits for
+    from protosphere.reports.report import leave_report
+
     if (folder / "metrics.jsonl").exists():
         leave_report(folder)

@@ -272,7 +272,7 @@ def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     assert drawn.save(tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     assert f"{100 * run.summary['headline']['accuracy']:.1f} %" in run._repr_html_()
     for wrong, words in (
-        (lambda: run.plot("confusion", model="resnet18"), "clients told of all clients"),
+        (lambda: run.plot("confusion", model="resnet18"), "clients disclosed all clients"),
         (lambda: run.plot("loss"), 'plot is "loss"'),
         (lambda: drawn.save("a.gif"), "svg, pdf, png, csv"),
         (lambda: drawn.save(tmp_path / "none" / "a.pdf"), "cannot be written"),

@@ -132,7 +132,7 @@ def test_a_received_comparison_runs_neither_its_own_code_nor_that_of_a_trial_s_r
     settings = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     compared = comparison_folder(tmp_path / "compared", trials=[{"settings": settings}])
     shutil.copytree(folder, compared / "trials" / "c" / folder.name)
-    with pytest.raises(SettingError, match=r'no run of this comparison: its setting `strategy` is "./evil\.py"'):
+    with pytest.raises(SettingError, match=r'is not a run of this comparison: its setting `strategy` is "./evil\.py"'):
         protosphere.Comparison(compared).table()
     assert not mark.exists()
 
