@@ -36,6 +36,8 @@ SETTINGS: dict[str, Any] = {
     "feature_dim": 512,
     "feature_activation": "relu",
     "batch_size": 10,
+    "local_epochs": 1,
+    "momentum": 0.0,
     "prototype_weight": 1.0,
     "validation_share": 0.0,
     "min_samples": 1,

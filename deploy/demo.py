@@ -100,7 +100,7 @@ class Deployment:
         """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes.
 
         Raises:
-            FlowerError: a part does not start; one sentence with its last line.
+            FlowerError: a part does not start.
         """
         self.make_credentials()
         self.start_superlink()

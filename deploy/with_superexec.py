@@ -13,6 +13,7 @@ Each line that they say gets the time at which it came, and loses its colours, w
 """
 
 import ctypes
+import fcntl
 import os
 import re
 import secrets
@@ -27,10 +28,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from protosphere.core.flower import TABLES_OF_MESSAGES
 
+LOOK = 0.1  # seconds between looks at both
 GRACE = 3.0  # seconds that both have to end: less than service managers give
 SIGNAL_WITH_PARENT = 1  # of prctl
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,11 +53,12 @@ def pass_on(lines: Iterable[str]) -> None:
 
 def run_both(commands: list[list[str]]) -> int:
     """Run both until one ends or a signal comes: the exit code of the first that ended, or 0."""
-    is_over = threading.Event()
+    # not an event, whose lock a signal may find taken by the wait that it interrupts
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # what nohup ignores stays ignored
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: is_over.set())
+            signal.signal(number, lambda number, _: signals.append(number))
     children, readers = [], []
     for command in commands:
         child = subprocess.Popen(
@@ -68,12 +69,15 @@ def run_both(commands: list[list[str]]) -> int:
             text=True,
             errors="replace",
             preexec_fn=end_with_parent,
+            # the database's lock is theirs, too: a SuperLink may outlive this process
+            close_fds=False,
         )
         children.append(child)
         readers.append(threading.Thread(target=pass_on, args=(child.stdout,), daemon=True))
         readers[-1].start()
     codes: list[int] = []
-    while not codes and not is_over.wait(0.1):
+    while not codes and not signals:
+        time.sleep(LOOK)
         codes = [child.returncode for child in children if child.poll() is not None]
 
     for child in children:
@@ -90,6 +94,17 @@ def run_both(commands: list[list[str]]) -> int:
         reader.join(1.0)
     code = codes[0] if codes else 0
     return 128 - code if code < 0 else code
+
+
+def lock(database: Path) -> bool:
+    """Hold a database, and let the children hold it; whether no other process does."""
+    descriptor = os.open(f"{database}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(descriptor, True)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def sweep(database: Path) -> None:
@@ -117,9 +132,7 @@ def main(words: list[str]) -> int:
     with ExitStack() as stack:
         if words[0] == "--database":
             database, words = Path(words[1]), words[2:]
-            try:
-                stack.enter_context(FileLock(f"{database}.lock", timeout=0, mode=0o600))
-            except Timeout:
+            if not lock(database):
                 reason = f"another SuperLink has {database}; give each a --state of its own"
                 print(f"deploy/superlink.sh: {reason}", file=sys.stderr)
                 return 2

@@ -205,11 +205,6 @@ def _describe_difference(identity: Identity, usual: Identity, traits: Sequence[T
         if value != usual_value:
             difference = trait.difference(value, usual_value)
             return f"it has another {trait.name} than most clients ({difference}); {trait.remedy}."
-    if not 0 <= identity.partition < usual.partitions:
-        return (
-            f"it says it is partition {identity.partition}, but the run's {usual.partitions} clients are 0 to "
-            f"{usual.partitions - 1}; correct that node's partition-id."
-        )
     return ""
 
 
@@ -273,6 +268,11 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None
         return (
             f"it says it is one of {identity.partitions}, but the run has {settings.clients} clients; set `clients` "
             "and every node's num-partitions to the same number."
+        )
+    if not 0 <= identity.partition < identity.partitions:
+        return (
+            f"it says it is partition {identity.partition} of {identity.partitions} clients, who are 0 to "
+            f"{identity.partitions - 1}; correct that node's partition-id."
         )
     if identity.feature_dim != settings.feature_dim:
         return (

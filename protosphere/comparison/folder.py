@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
-from protosphere.comparison.spec import INDIFFERENT, ComparisonSpec, checked
+from protosphere.comparison.spec import FIGURES, INDIFFERENT, ComparisonSpec, checked
 from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
@@ -128,6 +128,9 @@ class ComparisonFolder:
         other_version = f"{self.path} was written by another version ({written}; {here})"
         if content["format"] != FORMAT:
             raise SettingError(f"{other_version}: continue with that one, or start again.")
+        for metric in comparison.metrics:
+            if not metric.of_domain and metric.figure not in FIGURES:
+                raise SettingError(f"{other_version}, which has the metric `{metric}`: use that one, or start again.")
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)

@@ -428,7 +428,7 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
         # without a near name it may be one of a method's, given without the method's name
-        if name in GONE or (name not in shared and "." not in name and nearest(name, shared)):
+        if "." not in name and name not in shared and (name in GONE or nearest(name, shared)):
             refuse_unknown([name], shared)
     try:
         Settings.model_validate({name: value for name, value in settings.items() if name in shared})
@@ -467,6 +467,20 @@ GONE = {
     "feddistill.outputs": "FedDistill averages probabilities",
     "privacy-encoder": "use `encoder`",
 }
+
+
+def refuse_earlier(stored: Mapping[str, Any], place: Path) -> None:
+    """Refuse stored settings of a version that had others.
+
+    Raises:
+        SettingError: names the file or folder, and the setting.
+    """
+    is_own_method = plugins.is_plugin(str(stored.get("strategy", "")))
+    for name in sorted(GONE.keys() & stored.keys()):
+        if "." not in name or not is_own_method:
+            raise SettingError(
+                f"{place} is of an earlier version of Protosphere, which had the setting `{name}`; use that version."
+            )
 
 
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:

@@ -53,8 +53,9 @@ HANDSHAKE_PATIENCE = 5.0
 CONNECTION = "sim"  # to a SuperLink of our own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 NEWEST = 100  # folders of runs, among which one that has just begun is
-# hidden files but for .gitignore, environments, and results of Compose
-LEFT_OUT = (".[!g]*", ".git", "__pycache__", "env", "venv", "results")
+# what Flower takes into a bundle, and what tells it what to leave out
+KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
+NAMES = ("LICENSE", ".gitignore")
 
 
 class FlowerError(RuntimeError):
@@ -160,12 +161,14 @@ def launch(
                 # the terminal itself may be what has gone
                 with suppress(OSError):
                     show(f"{interruption.name}: stopping Flower and all that it started")
-                message = describe_stop(interruption.name, find_folder())
             except FlowerError as error:
                 message = str(error)
             finally:
                 deafen()
                 stop_command = superlink.stop()
+            if number:
+                # rounds may have ended while it was stopped
+                message = describe_stop(Interrupted(number).name, find_folder())
             if stop_command:
                 message = f"the run could not be stopped and may still be running: try `{stop_command}`."
             # what came to nothing takes its folder away
@@ -441,7 +444,7 @@ def is_healthy(port: int, authority: Path | None = None) -> bool:
 
 
 def copy_app(app: Path, target: Path) -> Path:
-    """Copy an app without what Flower leaves out of a bundle anyway to the new folder `target`, which it gives.
+    """Copy the files from which Flower chooses to the new folder `target`, which it gives.
 
     `flwr run` resolves the path of every file below the folder: with a virtual environment in it, as `make` puts one
     there, 84,000 files and 7.5 processor seconds, without it 0.1.
@@ -455,13 +458,33 @@ def copy_app(app: Path, target: Path) -> Path:
             "with `pip install -e .`."
         )
     try:
-        shutil.copytree(app, target, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        shutil.copytree(app, target, ignore=_list_foreign, copy_function=_copy_existing)
     except OSError as error:
         raise FlowerError(
             f"the app in {app} cannot be copied to {target}, where Flower makes its bundle ({error}); let its files be "
             f"read, or make room in {target.parent}."
         ) from None
     return target
+
+
+def _list_foreign(folder: str, names: list[str]) -> set[str]:
+    """The entries of a folder that no bundle has: links, hidden folders, environments, files of other kinds."""
+    foreign = set()
+    for name in names:
+        path = os.path.join(folder, name)
+        is_choice = name.endswith(KINDS) or name in NAMES
+        if os.path.isdir(path):
+            is_environment = os.path.exists(os.path.join(path, "pyvenv.cfg"))
+            is_choice = name[0] != "." and name != "__pycache__" and not is_environment
+        if os.path.islink(path) or not is_choice:
+            foreign.add(name)
+    return foreign
+
+
+def _copy_existing(source: str, target: str) -> None:
+    """Copy a file; another program's may go meanwhile."""
+    with suppress(FileNotFoundError):
+        shutil.copyfile(source, target)
 
 
 def digest_of(app: Path) -> str:
@@ -482,10 +505,15 @@ def obstacle(name: str) -> str:
     reasons. Empty where the handshake succeeds, or Flower's configuration gives the connection no HOST:PORT.
     """
     file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
-    entry: dict[str, Any] = {}
+    entry: Any = None
     with suppress(OSError, ValueError, KeyError):
         entry = tomllib.loads(file.read_text("utf-8"))["superlink"][name]
+    if not isinstance(entry, dict):
+        # `default` names a connection
+        return ""
     address, roots = str(entry.get("address", "")), entry.get("root-certificates")
+    if roots is not None:
+        roots = Path(roots).expanduser()
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""

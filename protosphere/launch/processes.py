@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -104,18 +105,19 @@ def stop(*processes: "subprocess.Popen[str]") -> None:
 
 def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
     """Run the command until an end of it is due, then end all that came of it: the command's exit code."""
-    is_over = threading.Event()
+    # not an event, whose lock a signal may find taken by the wait that it interrupts
+    signals: list[int] = []
     for number in SIGNALS:
         # not SIG_IGN, which the command would inherit
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1)
     process = subprocess.Popen(command)
     import psutil
 
-    while process.poll() is None and os.getppid() == parent and not is_over.wait(LOOK):
-        pass
+    while process.poll() is None and os.getppid() == parent and not signals:
+        time.sleep(LOOK)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(patience)

@@ -82,7 +82,7 @@ def nodes_at(address: str) -> list[Node]:
         command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
         environment = os.environ | {"PYTHONPATH": import_path()}
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    except (OSError, OverflowError, subprocess.SubprocessError) as error:
+    except (OSError, OverflowError, UnicodeError, subprocess.SubprocessError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise SettingError(
             f"--on is ray:{address}, but this machine cannot join a Ray cluster ({lines[-1]}); start "

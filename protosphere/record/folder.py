@@ -33,7 +33,7 @@ from protosphere.core.files import (
     write_tensors,
 )
 from protosphere.core.home import results_root, stores
-from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
+from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, refuse_earlier, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
@@ -123,7 +123,9 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
-        return self._read_json("settings.json", dict)
+        settings = self._read_json("settings.json", dict)
+        refuse_earlier(settings, self.path)
+        return settings
 
     def roster(self) -> list[dict[str, Any]]:
         """Who took part when the run was started, or last resumed."""

@@ -18,7 +18,7 @@ from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import RECEIVED, device_name, full_encoder_name
+from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, refuse_earlier
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
 from protosphere.data.forms.images import resized, too_deep
 from protosphere.models.text import Tokens
@@ -139,6 +139,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         SettingError: a device that is not there, or code that may not run. ModelError: the model cannot be built here.
     """
     about = _description(folder)
+    refuse_earlier(about["settings"], folder)
     settings = unpacked(about["settings"])
     encoder = full_encoder_name(encoder)
     encoders = [] if encoder else [("encoder", encoder_of(about, settings))]

@@ -1,6 +1,7 @@
 """What Flower bundles for the clients: every module of ours, and no test."""
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -36,13 +37,15 @@ def bundled(tmp_path_factory):
 
 def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     app = tmp_path / "app"
-    for name in ("rooms/part.py", "rooms/deep/table.json", "rooms/words.txt", "out/mine.py", "tests/test_it.py"):
+    ours = ("rooms/part.py", "rooms/results/deep.py", "rooms/deep/table.json", ".settings.yaml", "tests/test_it.py")
+    for name in (*ours, "rooms/words.txt", "rows.npz", "out/mine.py"):
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text("1\n")
     for name in (".venv/lib/other.py", "env/lib/other.py", "rooms/__pycache__/part.py"):
         (app / name).parent.mkdir(parents=True)
         (app / name).write_text("2\n")
-    (app / "env" / "pyvenv.cfg").touch()
+    for name in (".venv", "env"):
+        (app / name / "pyvenv.cfg").touch()
     (app / "rooms" / "link.py").symlink_to(app / "rooms" / "part.py")
     (app / ".gitignore").write_text("/out/\n__pycache__/\n")
     (app / "LICENSE").write_text("free\n")
@@ -50,8 +53,19 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     before = build_fab_from_disk(app)
     copied = copy_app(app, tmp_path / "copied")
     assert build_fab_from_disk(copied) == before
-    left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py") if not path.is_symlink()}
-    assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
+    # no environment, whatever it is called, no link and no data
+    files = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()}
+    assert files == {*ours, "out/mine.py", ".gitignore", "LICENSE", "pyproject.toml"}
+
+
+def test_files_that_go_while_an_app_is_copied_do_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "app").mkdir()
+    for name in ("pyproject.toml", "gone.py"):
+        (tmp_path / "app" / name).touch()
+    listed = os.scandir(tmp_path / "app")
+    monkeypatch.setattr("os.scandir", lambda place: listed)
+    (tmp_path / "app" / "gone.py").unlink()
+    assert [path.name for path in copy_app(tmp_path / "app", tmp_path / "copied").iterdir()] == ["pyproject.toml"]
 
 
 def test_the_bundle_has_every_module_and_file_of_ours_and_nothing_else(bundled):

@@ -16,6 +16,8 @@ from protosphere.core.settings import (
     check,
     is_run_name,
     plain_name,
+    refuse_alone,
+    refuse_earlier,
     refuse_relative_paths,
     refuse_unknown,
     shown,
@@ -189,6 +191,18 @@ def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(name):
     with pytest.raises(SettingError) as caught:
         read_settings({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
     assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
+
+
+def test_a_stored_setting_that_was_removed_is_refused_by_its_folder(tmp_path):
+    stored = {"strategy": "fedproto", "server-threads": 1}
+    with pytest.raises(SettingError) as caught:
+        refuse_earlier(stored, tmp_path)
+    assert f"{tmp_path} is of an earlier version of Protosphere, which had the setting `server-threads`" in sentence(
+        caught
+    )
+    # a method of somebody's own may have such a one
+    refuse_earlier({"strategy": "./mine.py", "protosphere.outliers": "keep"}, tmp_path)
+    refuse_alone({"strategy": "./mine.py", "protosphere.outliers": "keep"})
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.with_superexec import sweep
+from deploy.with_superexec import lock, sweep
 from protosphere.core.flower import TABLES_OF_MESSAGES
 from tests.integration.watched import living
 from tests.waiting import comes
 
-SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "with_superexec.py"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "deploy" / "with_superexec.py"
 WAITS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 
@@ -153,3 +154,27 @@ def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_p
     sweep(tmp_path / "none.db")
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "none.db").exists()
+
+
+HOLDER = """
+import subprocess, sys
+from pathlib import Path
+from deploy.with_superexec import lock
+assert lock(Path(sys.argv[1]))
+nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+print(subprocess.Popen(["sleep", "60"], close_fds=False, **nowhere).pid)
+"""
+
+
+def test_a_database_is_held_as_long_as_a_child_lives(tmp_path):
+    """A SuperLink that outlives the process that started it keeps its database."""
+    database = tmp_path / "superlink.db"
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDER, database], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    child = int(done.stdout)
+    try:
+        assert not lock(database)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert comes(lambda: lock(database))

@@ -291,7 +291,6 @@ def test_a_node_that_flower_refuses_is_asked_again_each_second(clock):
     ("odd", "clients", "named"),
     [
         ({"partitions": 5}, 0, "another number of clients than most clients (5 where they have 4)"),
-        ({"partitions": 1}, 0, "another number of clients than most clients (1 where they have 4)"),
         ({"partitions": 2**60}, 4, "it says it is one of 1152921504606846976, but the run has 4 clients"),
         ({"feature_dim": 32}, 4, "it has features of width 32, the run of 64"),
         ({"class_names": ("cat", "dog", "bomb")}, 4, "another class list than most clients (class 2 is 'bomb' where"),
@@ -499,6 +498,18 @@ def test_what_the_settings_say_no_majority_changes():
     text = refused(agreed, [identity(0), *(identity(p, settings="others") for p in (1, 2))])
     assert "1 of 3 clients fit together" in text
     assert all(f"Client {p} (node {p}): it has other settings of messages" in text for p in (1, 2))
+
+
+def test_partitions_that_no_run_has_do_not_vote():
+    """Five nodes of another class list, whose partitions lie outside the two of the run."""
+    honest = [identity(partition, 2) for partition in range(2)]
+    strangers = [identity(partition, 2, class_names=("x", "y", "z")) for partition in range(7, 12)]
+    found = agreed([*strangers, *honest])
+    assert found.identities == dict(enumerate(honest))
+    assert found.left_out[0] == (
+        7,
+        "it says it is partition 7 of 2 clients, who are 0 to 1; correct that node's partition-id.",
+    )
 
 
 def test_most_clients_say_which_encoder_it_is():
