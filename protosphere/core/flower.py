@@ -253,6 +253,7 @@ class _Answered:
         self._client = client
         self._answer = answer
 
+    # the name is that of Flower's client
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
         """The answer that is there."""
         return self._answer

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet, refuse_odd_counts
+from protosphere.prototypes.prototype_set import ClassVectors, Kind, PrototypeSet, refuse_odd_counts
 
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
 WEIGHT_SUM_TOLERANCE = 1e-3
@@ -28,7 +28,7 @@ class MixtureSet(ClassVectors):
     from outside is checked where it is decoded.
     """
 
-    kind: ClassVar[str] = "mixtures"
+    kind: ClassVar[Kind] = "mixtures"
     labels: Tensor
     means: Tensor
     variances: Tensor

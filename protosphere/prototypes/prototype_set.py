@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
+
+Kind = Literal["prototypes", "mixtures", "weights"]  # of a part, on the wire and in files
 
 
 class PartValue:
@@ -20,7 +22,7 @@ class PartValue:
         kind: its name on the wire and in files.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[Kind]
 
     def fields(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
@@ -115,7 +117,7 @@ class PrototypeSet(ClassVectors):
         ValueError: the parts do not fit together.
     """
 
-    kind: ClassVar[str] = "prototypes"
+    kind: ClassVar[Kind] = "prototypes"
     labels: Tensor
     vectors: Tensor
     counts: Tensor | None = None

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.prototype_set import PartValue
+from protosphere.prototypes.prototype_set import Kind, PartValue
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
@@ -23,7 +23,7 @@ class Weights(PartValue):
         tensors: name -> float32, names ascending; floating parameters and buffers alone, never a counter.
     """
 
-    kind: ClassVar[str] = "weights"
+    kind: ClassVar[Kind] = "weights"
     tensors: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:

@@ -58,7 +58,6 @@ FEWEST_ZEROS = 0.001  # share of a prototype's values below which nothing is spa
 SEPARATION = "server/separation/"  # how the columns of a run's frame begin
 ITERATIONS = "server/alignment_iterations"
 ALL = "all clients"
-SPREAD = "± 1 std over clients"
 SIDES = ("global", "local")
 
 

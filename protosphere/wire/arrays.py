@@ -63,7 +63,7 @@ def encode(payload: Payload, parts: Sequence[Part] = ()) -> ArrayRecord:
     declared = {part.name: part for part in parts}
     arrays: dict[str, Array] = {}
     for name, values in payload.items():
-        part = declared.get(name) or Part(values.kind, name)  # type: ignore[arg-type]
+        part = declared.get(name) or Part(values.kind, name)
         for field_name, tensor in _write(values, part).items():
             arrays[f"{name}.{field_name}"] = Array(np.ascontiguousarray(tensor.numpy()))
     return ArrayRecord(arrays)

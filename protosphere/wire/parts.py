@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["prototypes", "mixtures", "weights"]
+from protosphere.prototypes.prototype_set import Kind
+
 ENSEMBLE = "ensemble"  # in the arrays of a message what is none of the method's
 
 
