@@ -123,14 +123,14 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
         process.wait(patience)
     process.kill()
     code = process.wait()
-    children = psutil.Process().children(recursive=True)
-    for child in children:
-        with suppress(psutil.NoSuchProcess):
-            child.terminate()
-    psutil.wait_procs(children, min(patience, PATIENCE))
-    # again and again: what is being killed may just have started something
-    while children := psutil.Process().children(recursive=True):
+    # from the top, for orphans become our children: who sees its own workers die first takes that for a failure. Again
+    # and again: what is being ended may just have started something
+    deadline = time.monotonic() + min(patience, PATIENCE)
+    while children := psutil.Process().children():
         for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
+        for child in psutil.wait_procs(children, max(deadline - time.monotonic(), 0.0))[1]:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
         psutil.wait_procs(children, LOOK)

@@ -155,7 +155,8 @@ def test_a_killed_run_ends_whole(killed, place):
     assert "round  1/20 |" in killed.output
     assert killed.many > 8, "watchers, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left(60) == set()
-    assert RunFolder(the_run(killed, place)).status()["state"] == "stopped"
+    status = RunFolder(the_run(killed, place)).status()
+    assert (status["state"], status["problem"]) == ("stopped", "")
     assert killed.scratch
     assert not any(folder.exists() for folder in killed.scratch)
 

@@ -26,6 +26,18 @@ subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sle
 print("up", flush=True)
 """
 WAITS = "time.sleep(600)\n"
+# an orphan that is slow to end, and tells whether its own worker was there until then
+SLOW = """
+import signal, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+def end(*_):
+    time.sleep(0.5)
+    print("alone" if worker.poll() is not None else "whole", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(600)
+"""
 FRONT = """
 import os, signal, subprocess, sys, time
 from protosphere.launch import processes
@@ -77,6 +89,14 @@ def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folde
         assert front.communicate(timeout=60)[0] == ""
     assert comes(lambda: not alive(tree))
     assert not scratch.exists()
+
+
+def test_who_is_slow_to_end_has_its_workers_until_then():
+    leaves = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLOW!r}]); {WAITS}"
+    watcher = processes.start([sys.executable, "-c", leaves], stdout=subprocess.PIPE)
+    assert watcher.stdout.readline() == "up\n"
+    processes.stop(watcher)
+    assert watcher.stdout.read() == "whole\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
