@@ -8,7 +8,7 @@ import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from cryptography import x509
@@ -30,6 +30,7 @@ AUTHORITY_DAYS = 3650
 YEAR = 365
 SLACK = timedelta(hours=1)  # clocks of sites differ a little
 LOCAL = ("localhost", "127.0.0.1")
+PROMPT = "passphrase of ca.key"
 
 app = typer.Typer(
     cls=Group,
@@ -38,14 +39,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    epilog="""
-        once, on the machine of whoever runs the federation:
-          python deploy/credentials.py authority credentials
-        for all names and addresses that sites use for the SuperLink:
-          python deploy/credentials.py superlink credentials fl.example.org
-        at each site; the private key stays there:
-          python deploy/credentials.py node credentials/clinic-north
-    """,
 )
 Folder = Annotated[Path, typer.Argument(help="Folder with ca.key and ca.crt.", show_default=False)]
 Days = Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="Validity of the certificate, in days.")]
@@ -58,8 +51,7 @@ def authority(
 ) -> None:
     """Create the certificate authority.
 
-    Keep ca.key offline; every machine needs ca.crt. With --passphrase, every command that uses ca.key asks for the
-    passphrase or takes it from the environment variable PROTOSPHERE_CA_PASSPHRASE.
+    Keep ca.key offline; every machine needs ca.crt. With --passphrase, whoever uses ca.key is asked for the passphrase.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
@@ -75,7 +67,7 @@ def authority(
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
     )
-    secret = _ask_passphrase(confirm=True) if passphrase else b""
+    secret = typer.prompt(PROMPT, hide_input=True, confirmation_prompt=True) if passphrase else ""
     _write({folder / "ca.key": _pem(key, secret), folder / "ca.crt": certificate.public_bytes(Encoding.PEM)})
 
 
@@ -96,15 +88,12 @@ def superlink(
     try:
         root = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         pem = (folder / "ca.key").read_bytes()
+        secret = typer.prompt(PROMPT, hide_input=True).encode() if b"ENCRYPTED" in pem else None
+        signer: Any = load_pem_private_key(pem, secret)
     except (OSError, ValueError) as error:
-        _end(f"the authority in {folder} cannot be read ({error}); make it first, as `authority {folder}`.")
-    try:
-        secret = _ask_passphrase() if b"ENCRYPTED" in pem.partition(b"\n")[0] else None
-        signer = load_pem_private_key(pem, secret)
-        if not isinstance(signer, ec.EllipticCurvePrivateKey):
-            raise ValueError("it is of another kind than those that `authority` makes")
-    except ValueError as error:
-        _end(f"{folder / 'ca.key'} is no key that can be used, or the passphrase is another ({error}).")
+        _end(
+            f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them, if there are none."
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
     certificate = (
@@ -153,17 +142,8 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _ask_passphrase(confirm: bool = False) -> bytes:
-    secret = os.environ.get("PROTOSPHERE_CA_PASSPHRASE")
-    if secret is None:
-        secret = typer.prompt("passphrase of ca.key", hide_input=True, confirmation_prompt=confirm)
-    if not secret:
-        _end("a passphrase is empty; give one, or leave --passphrase out.")
-    return str(secret).encode()
-
-
-def _pem(key: ec.EllipticCurvePrivateKey, secret: bytes = b"") -> bytes:
-    encryption = BestAvailableEncryption(secret) if secret else NoEncryption()
+def _pem(key: ec.EllipticCurvePrivateKey, secret: str = "") -> bytes:
+    encryption = BestAvailableEncryption(secret.encode()) if secret else NoEncryption()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 

@@ -241,8 +241,13 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
     size = size_of(records)
     try:
         report, upload = decode_report(records)
-        if (report.partition, report.round) != (partition, context.round_number):
-            raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
+        if report.partition != partition:
+            raise MessageError(
+                f"its node answers as partition {report.partition}, and a node stands for one partition of a run; "
+                f"start its SuperNode as partition {partition} again."
+            )
+        if report.round != context.round_number:
+            raise MessageError(f"its reply is one of round {report.round}.")
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and ARRAYS in records, size=size)
     problem = f"it says: {_quote(partition, report.problem)}" if report.problem else ""

@@ -299,7 +299,7 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
 
 
 def test_the_same_metrics_to_the_bit_as_in_one_process(finished, metrics, in_process):
-    """Mixtures: test_flwr_run.py."""
+    """Mixtures: test_supernodes.py."""
     assert metrics(folder_of(finished[1])) == in_process
 
 

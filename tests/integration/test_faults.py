@@ -1,5 +1,5 @@
 """Runs whose clients fail by plan: a fourth of the uploads missing, one client that never succeeds.
-Real processes that are killed: test_flwr_run.py; `make soak` has the long form."""
+Real processes that are killed: test_supernodes.py; `make soak` has the long form."""
 
 import pytest
 

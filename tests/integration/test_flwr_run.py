@@ -17,18 +17,13 @@ import pytest
 
 from protosphere.launch.flower import free_port, is_healthy
 from protosphere.record.folder import RunFolder
-from tests.integration.watched import Watched, kill, members
-from tests.soak.faults.driver import deployed, wait_until
-from tests.soak.faults.files import finished, refuse_broken
-from tests.soak.faults.history import check_stores
-from tests.soak.faults.plan import Plan
+from tests.integration.watched import Watched
 from tests.steps import ONE_EPOCH
 from tests.strategies.test_adding_a_method import printed
 from tests.waiting import comes
 
 pytestmark = pytest.mark.integration
 
-LONG = 600.0  # seconds, for what takes half a minute
 ROOT = Path(__file__).resolve().parents[2]
 # as many rounds as no busy machine comes to between a kill and the end of what was killed
 FIVE = {"rounds": 20, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
@@ -211,49 +206,3 @@ def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the
     assert len(plain.superlink.seen) > 3
     # a busy machine takes its time over the simulation that `flwr stop` ended
     assert plain.superlink.left(150) == set()
-
-
-def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
-    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed. Mixtures
-    cross, as prototypes and weights do in test_deployment.py."""
-    settings = {
-        "strategy": "gfpl",
-        "gfpl.first-exchange": 1,
-        "gfpl.exchange-every": 1,
-        "rounds": 2,
-        "max-samples": 200,
-        "feature-dim": 12,
-        "clients": 2,
-    }
-    settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
-    settings |= ONE_EPOCH
-    plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
-    with deployed(tmp_path, 2, plan) as federation:
-        deployment, journal = federation.deployment, federation.journal
-        first = federation.run("-c", " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()))
-        wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, LONG, "round 2")
-        assert first.process.poll() is None, first.said
-        held = federation.stores(first.folder.name)[1]
-        kill(deployment, 1)
-        kill(deployment)
-        assert members(deployment, 1) == members(deployment) == set()
-        assert finished(first.folder) == (1, 1)
-
-        deployment.start_superlink()
-        federation.renew(1)
-        assert first.process.wait(LONG) == 1
-        assert "Traceback" not in first.said
-        assert "lost except for its last checkpoint: resume it if the log shows a finished round" in first.said
-        second = federation.run("--resume", str(first.folder))
-        assert second.process.wait(LONG) == 0, second.said
-        assert "resuming after round 1" in second.said
-
-        # what was in training left nothing, and the round began anew from the one before
-        begins = [event for event in journal.events("begins") if (event["partition"], event["round"]) == (1, 2)]
-        assert [event["held"] for event in begins] == [sorted(held)] * 2 == [[0, 1]] * 2
-        stores = federation.stores(first.folder.name)
-        check_stores(journal.events(), stores)
-        assert {p: sorted(generations) for p, generations in stores.items()} == {0: [1, 2], 1: [1, 2]}
-        assert refuse_broken(federation.homes().values())
-        told = metrics(first.folder)
-    assert told == metrics(run(settings, clients=2))

@@ -80,7 +80,7 @@ def _fail_in_training(plan: Plan, kind: str, partition: int, round_number: int) 
     """After the last step, before anything is kept."""
     if plan.stalls(partition, round_number):
         Journal(plan.folder).say("stalls", partition, round_number, pid=os.getpid())
-        time.sleep(plan.late)
+        plan.wait_for_release()
     if kind == kinds.RAISES_IN_TRAINING or (kind == kinds.EXITS and IN_PROCESS in os.environ):
         raise PlannedError(f"client {partition} fails by plan, in training")
     if kind == kinds.EXITS:

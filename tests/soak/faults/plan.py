@@ -5,6 +5,7 @@ The plan reaches clients in processes of their own through one environment varia
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +29,8 @@ class Plan:
         shares: kind of fault -> share of the train replies.
         failing: the client that raises in every round; -1 for none.
         late: seconds that a straggler sleeps between training and reply.
-        stall: partition and round of a client that stays in training, for `late` seconds, the first time.
+        stall: partition and round of a client that stays in training the first time, for `late` seconds or until
+            `release` is called.
     """
 
     folder: str
@@ -63,6 +65,16 @@ class Plan:
         except FileExistsError:
             return False
         return True
+
+    def release(self) -> None:
+        """Let the client that stalls go on."""
+        (Path(self.folder) / "released").touch()
+
+    def wait_for_release(self) -> None:
+        """Stay in training."""
+        deadline = time.monotonic() + self.late
+        while time.monotonic() < deadline and not (Path(self.folder) / "released").exists():
+            time.sleep(0.1)
 
     def variable(self) -> dict[str, str]:
         """The environment of those who shall fail so."""
