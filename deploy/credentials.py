@@ -91,9 +91,7 @@ def superlink(
         secret = typer.prompt(PROMPT, hide_input=True).encode() if b"ENCRYPTED" in pem else None
         signer: Any = load_pem_private_key(pem, secret)
     except (OSError, ValueError) as error:
-        _end(
-            f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them, if there are none."
-        )
+        _end(f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them where none are.")
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
     certificate = (

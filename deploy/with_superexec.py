@@ -5,15 +5,13 @@
 They share a secret that nobody else on the machine knows: without it, any local account may take the tasks at the
 port of the first, and with them a run's messages. When one of the two ends, the other is ended.
 
-A SuperLink's database is cleared of messages before it begins and after it has ended, and no second SuperLink gets it.
-Flower deletes a message when it has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be
-built, in the file; and those of a round that was cut stay for good.
+A SuperLink's database is cleared of messages before it begins and after it has ended. Flower deletes a message when it
+has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be built, in the file; and those of
+a round that was cut stay for good.
 
 Each line that they say gets the time at which it came, and loses its colours, which a log would keep as signs.
 """
 
-import ctypes
-import fcntl
 import os
 import re
 import secrets
@@ -29,17 +27,11 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from protosphere.core.flower import TABLES_OF_MESSAGES
+from protosphere.launch import processes
 
 LOOK = 0.1  # seconds between looks at both
-GRACE = 3.0  # seconds that both have to end: less than service managers give
-SIGNAL_WITH_PARENT = 1  # of prctl
+GRACE = 3.0  # seconds that each has to end, and then what it started: less than service managers give
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def end_with_parent() -> None:
-    """In a child of this process: end when it is gone, be it killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SIGNAL_WITH_PARENT, signal.SIGTERM)
 
 
 def pass_on(lines: Iterable[str]) -> None:
@@ -55,23 +47,14 @@ def run_both(commands: list[list[str]]) -> int:
     """Run both until one ends or a signal comes: the exit code of the first that ended, or 0."""
     # not an event, whose lock a signal may find taken by the wait that it interrupts
     signals: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in processes.SIGNALS:
         # what nohup ignores stays ignored
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: signals.append(number))
     children, readers = [], []
     for command in commands:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=end_with_parent,
-            # the database's lock is theirs, too: a SuperLink may outlive this process
-            close_fds=False,
-        )
+        # the database's lock is theirs, too: a SuperLink may outlive this process
+        child = processes.start(command, GRACE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False)
         children.append(child)
         readers.append(threading.Thread(target=pass_on, args=(child.stdout,), daemon=True))
         readers[-1].start()
@@ -80,31 +63,10 @@ def run_both(commands: list[list[str]]) -> int:
         time.sleep(LOOK)
         codes = [child.returncode for child in children if child.poll() is not None]
 
-    for child in children:
-        child.terminate()
-    # a SuperExec and a SuperNode end within it, unless they are stuck
-    stop_at = time.monotonic() + GRACE
-    for child in children:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(max(0.0, stop_at - time.monotonic()))
-        child.kill()
-        child.wait()
-    # what they started may have their pipes for longer
+    processes.stop(*children)
     for reader in readers:
-        reader.join(1.0)
-    code = codes[0] if codes else 0
-    return 128 - code if code < 0 else code
-
-
-def lock(database: Path) -> bool:
-    """Hold a database, and let the children hold it; whether no other process does."""
-    descriptor = os.open(f"{database}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    os.set_inheritable(descriptor, True)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        reader.join()
+    return codes[0] if codes else 0
 
 
 def sweep(database: Path) -> None:
@@ -128,14 +90,10 @@ def sweep(database: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run both: the exit code of the one that ended first, 0 after a signal, or 2 where the database is another's."""
+    """Run both: the exit code of the one that ended first, or 0 after a signal."""
     with ExitStack() as stack:
         if words[0] == "--database":
             database, words = Path(words[1]), words[2:]
-            if not lock(database):
-                reason = f"another SuperLink has {database}; give each a --state of its own"
-                print(f"deploy/superlink.sh: {reason}", file=sys.stderr)
-                return 2
             sweep(database)
             stack.callback(sweep, database)
         state, border = words[0], words.index("::")

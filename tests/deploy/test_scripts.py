@@ -1,5 +1,6 @@
 """What the start scripts hand to Flower, and what they refuse: with stand-ins for Flower's programs on the PATH."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -193,6 +194,14 @@ def test_what_both_scripts_see_to(name, arguments, script, tmp_path):
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
     expected = "example.org,127.0.0.1,localhost"
     assert [told["environment"][each] for each in ("no_proxy", "NO_PROXY")] == [expected] * 2
+
+
+def test_a_superlink_s_state_is_no_other_superlink_s(script, tmp_path):
+    (tmp_path / "mine").mkdir()
+    with (tmp_path / "mine" / "superlink.db.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, said, _ = script("superlink.sh", "--insecure", "--state", "mine")
+    assert (code, "give each a --state of its own" in said) == (2, True), said
 
 
 def test_results_that_lie_elsewhere_may_be_for_others_to_read(script, tmp_path):

@@ -1,6 +1,7 @@
 """The pair of a SuperNode, or a SuperLink, and its SuperExec: they end together, also where one does not listen. Then
 what clears a SuperLink's database; when it is called: test_scripts.py."""
 
+import fcntl
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.with_superexec import lock, sweep
+from deploy.with_superexec import sweep
 from protosphere.core.flower import TABLES_OF_MESSAGES
 from tests.integration.watched import living
 from tests.waiting import comes
@@ -38,7 +39,7 @@ def begin(tmp_path, *codes, database=None, **options):
     return pair, [int(file.read_text()) for file in files]
 
 
-@pytest.mark.parametrize("stubborn", [(WAITS, WAITS), (STUBBORN, WAITS), (WAITS, STUBBORN)])
+@pytest.mark.parametrize("stubborn", [(WAITS, WAITS), (STUBBORN, WAITS)])
 def test_both_are_gone_when_it_has_ended_and_so_is_the_secret(tmp_path, stubborn):
     pair, pids = begin(tmp_path, *stubborn)
     pair.send_signal(signal.SIGTERM)
@@ -55,12 +56,18 @@ def test_when_one_ends_the_other_is_ended_and_the_exit_code_is_the_first_one_s(t
     assert not living().keys() & set(pids)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="children end with their parent on Linux alone")
-def test_a_killed_pair_takes_both_along(tmp_path):
-    pair, pids = begin(tmp_path, WAITS, WAITS)
+def test_a_killed_pair_takes_both_along_and_its_lock_is_held_until_then(tmp_path):
+    file = tmp_path / "lock"
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        pair, pids = begin(tmp_path, STUBBORN, WAITS, pass_fds=[held.fileno()])
     pair.kill()
     pair.wait()
-    assert comes(lambda: not living().keys() & set(pids))
+    with file.open() as another:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert comes(lambda: not living().keys() & set(pids))
+        fcntl.flock(another, fcntl.LOCK_EX)
 
 
 def test_each_line_has_its_time_and_no_colours(tmp_path):
@@ -104,20 +111,14 @@ def content(file):
     return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_database_is_clear_of_messages_when_both_begin_and_when_a_signal_has_ended_them(base, tmp_path, number):
-    # in a suite that was started in the background the signal may be ignored, which a child inherits
-    pair, _ = begin(tmp_path, database=base, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
+def test_a_database_is_clear_of_messages_when_both_begin_and_when_a_signal_has_ended_them(base, tmp_path):
+    pair, _ = begin(tmp_path, database=base)
     assert KEY in content(base)
     assert not any(message in content(base) for message in (ANSWERED, WAITING))
-    second = subprocess.run(words_of(tmp_path, database=base), capture_output=True, text=True)
-    said = f"deploy/superlink.sh: another SuperLink has {base}; give each a --state of its own\n"
-    assert (second.returncode, second.stderr) == (2, said)
     with closing(sqlite3.connect(base)) as database:
         database.execute("INSERT INTO message_ins VALUES (?)", [WAITING])
         database.commit()
-    assert WAITING in content(base)
-    pair.send_signal(number)
+    pair.send_signal(signal.SIGTERM)
     assert pair.wait(20) == 0
     assert WAITING not in content(base)
     assert not base.with_name("superlink.db-wal").exists()
@@ -154,27 +155,3 @@ def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_p
     sweep(tmp_path / "none.db")
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "none.db").exists()
-
-
-HOLDER = """
-import subprocess, sys
-from pathlib import Path
-from deploy.with_superexec import lock
-assert lock(Path(sys.argv[1]))
-nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-print(subprocess.Popen(["sleep", "60"], close_fds=False, **nowhere).pid)
-"""
-
-
-def test_a_database_is_held_as_long_as_a_child_lives(tmp_path):
-    """A SuperLink that outlives the process that started it keeps its database."""
-    database = tmp_path / "superlink.db"
-    done = subprocess.run(
-        [sys.executable, "-c", HOLDER, database], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    child = int(done.stdout)
-    try:
-        assert not lock(database)
-    finally:
-        os.kill(child, signal.SIGKILL)
-    assert comes(lambda: lock(database))
