@@ -46,8 +46,6 @@ PRIVATE_MODULES = {
 }
 # what stands nowhere else
 PHRASES = (
-    " failed with exception: ",
-    "No heartbeat",
     "finished:completed",
     "status-details",
     "error-message",

@@ -265,10 +265,6 @@ class _Answered:
 # --- what `flwr` and the SuperLink say --------------------------------------------------------------------------
 
 COMPLETED = "finished:completed"
-_RAISED = " failed with exception: "  # of a run whose ServerApp raised; the exception's words follow
-_SILENT = "No heartbeat"  # of a run whose process is gone
-
-
 # no telemetry, no question of updates; lines that are not broken: `flwr` frames its refusals in a box as wide as this
 QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUMNS": "500"}
 NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
@@ -299,16 +295,6 @@ def run_status(answer: str) -> tuple[str, str]:
 def has_finished(status: str) -> bool:
     """Whether a run's status is its last."""
     return status.startswith("finished")
-
-
-def raised_words(details: str) -> str:
-    """What the ServerApp's exception said, of what is said about a run; empty where it was none."""
-    return details.partition(_RAISED)[2]
-
-
-def is_silent(details: str) -> bool:
-    """Whether a run ended since nothing was heard of its process."""
-    return _SILENT in details
 
 
 def refusal(answer: str) -> str:

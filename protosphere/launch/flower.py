@@ -31,8 +31,6 @@ from protosphere.core.flower import (
     bundle_of,
     has_finished,
     has_succeeded,
-    is_silent,
-    raised_words,
     refusal,
     run_status,
     submitted_run,
@@ -49,7 +47,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr`, not two seconds
 STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower says how the run ended
 STOP_PATIENCE = 30.0  # seconds for an answer after Ctrl-C
-HANDSHAKE_PATIENCE = 5.0
 CONNECTION = "sim"  # to a SuperLink of our own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 NEWEST = 100  # folders of runs, among which one that has just begun is
@@ -67,12 +64,10 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        ok: it was completed.
-        folder: the run's folder, where run.log has all that Flower, Ray and both apps said; None when it came to none,
-            or to one of another machine.
-        message: one sentence on why it failed; empty when it did not.
+        folder: None when it came to none, or to one of another machine.
+        message: one sentence on why it failed.
         flower_run: the number that Flower knows the run by; empty where it did not take it.
-        signal: the number of the signal that ended it; 0 where none did.
+        signal: the number of the signal that ended it.
     """
 
     ok: bool
@@ -99,18 +94,11 @@ def launch(
     is left behind, not even when this process is killed; SIGINT, SIGTERM and SIGHUP stop the run.
 
     Args:
-        run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
-        clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
-        cpus_per_client: of these, the machine's cores divided by it run at a time; of more than there are Flower starts
-            none and does not say why (`check_resources`).
-        gpus_per_client: a share of a GPU; 0 keeps clients off it.
-        show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
-            tells; with `verbose`, with all lines.
-        app: the folder of the app's pyproject.toml.
-        connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
-            our own. The three numbers above are the simulation's.
-        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `nodes_at`
-            tells what its nodes have.
+        run_config: settings by their full names, with absolute paths.
+        clients: simulated clients, each with so many CPUs and such a share of a GPU.
+        show: called with each line of our ServerApp, without its prefix; with `verbose`, with all lines.
+        connection: the name of a SuperLink in Flower's configuration; empty for a simulation over one of our own.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own.
         opened: called with the run's folder as soon as there is one on this machine.
     """
     federation = ""
@@ -129,7 +117,6 @@ def launch(
     superlink = SuperLink(scratch, connection, ray)
 
     def find_folder() -> Path | None:
-        """The run's folder, as far as it is on this machine and there by now."""
         nonlocal folder
         if folder is None:
             folder = find_flower_run(superlink.flower_run, results, NEWEST)
@@ -193,13 +180,9 @@ class SuperLink:
 
     Args:
         scratch: a folder of our own.
-        name: of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; empty for one of our own in
-            simulation mode, in its own folder: own FLWR_HOME, own port, own Ray session.
-        ray: the address of a cluster that has the clients of a simulation, and is left as it is; empty for a Ray of its
-            own.
-
-    Attributes:
-        flower_run: the number that it gave the run; empty as long as it has not taken it.
+        name: of its connection in Flower's configuration; empty for one of our own in simulation mode, which has its
+            own FLWR_HOME, port and Ray session.
+        ray: the address of a cluster that has the clients of a simulation.
     """
 
     def __init__(self, scratch: Path, name: str = "", ray: str = ""):
@@ -225,11 +208,7 @@ class SuperLink:
         self._is_on = False
 
     def start(self) -> None:
-        """Start ours, or see that somebody's answers.
-
-        Raises:
-            FlowerError: it does not start, there is no such connection, or nobody answers, and why.
-        """
+        """Start ours, or see that somebody's answers."""
         (self._scratch / "cwd").mkdir()
         if self.is_simulation:
             self._start_own()
@@ -269,14 +248,7 @@ class SuperLink:
         return "\n--- SuperLink ---\n" + ANSI.sub("", text) if text else ""
 
     def submit(self, app: Path, run_config: Mapping[str, Scalar], federation: str = "") -> None:
-        """Have it take the app as a run.
-
-        Args:
-            federation: Flower's `--federation-config`, of a simulation.
-
-        Raises:
-            FlowerError: the run was refused, in Flower's words.
-        """
+        """Have it take the app as a run, in a simulation with Flower's `--federation-config`."""
         settings = self._scratch / "settings.toml"
         settings.write_text(as_toml(run_config), encoding="utf-8")
         arguments = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
@@ -307,11 +279,7 @@ class SuperLink:
             yield ANSI.sub("", line).rstrip()
 
     def status(self) -> tuple[str, str]:
-        """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).
-
-        Raises:
-            FlowerError: the SuperLink does not answer, or the run has not ended.
-        """
+        """The run's final status, such as `finished:failed`, and what Flower says about it."""
         deadline = time.monotonic() + STATUS_PATIENCE
         status, details = self._look()
         while not has_finished(status) and time.monotonic() < deadline:
@@ -332,11 +300,8 @@ class SuperLink:
         )
 
     def stop(self) -> str:
-        """Stop the run if it is still on, then all that was started here.
-
-        Returns:
-            The command that stops the run, where it goes on elsewhere and could not be stopped; else nothing.
-        """
+        """Stop the run if it is still on, then all that was started here: the command that stops the run, where it goes
+        on elsewhere and could not be stopped, or nothing."""
         if self._own is not None and self._own.poll() is not None:
             self._is_on = False
         if self._is_on:
@@ -362,11 +327,7 @@ class SuperLink:
 
 
 def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
-    """What a `flwr` command prints; empty when it takes too long.
-
-    Args:
-        options: of `processes.start`.
-    """
+    """What a `flwr` command prints; empty when it takes too long."""
     command = [find_executable("flwr"), *words]
     process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
     try:
@@ -378,11 +339,7 @@ def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
 
 
 def find_executable(name: str) -> str:
-    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
-
-    Raises:
-        FlowerError: there is none.
-    """
+    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH."""
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if not path:
         raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
@@ -426,18 +383,34 @@ def free_port() -> int:
 
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
-    """Whether a SuperLink answers on this machine; no proxy is asked.
+    """Whether a SuperLink answers on this machine, over TLS where its authority's certificate is given."""
+    scheme = "https" if authority else "http"
+    return not connection_error(f"{scheme}://127.0.0.1:{port}", authority)
 
-    Args:
-        authority: the certificate of its authority; None where it speaks no TLS.
-    """
+
+def connection_error(url: str, authority: Path | None) -> str:
+    """Why no SuperLink answers, in the system's or OpenSSL's words; empty where one does. No proxy is asked."""
     import httpx
 
-    scheme, trust = ("https", ssl.create_default_context(cafile=authority)) if authority else ("http", False)
-    with suppress(httpx.HTTPError):
-        address = f"{scheme}://127.0.0.1:{port}/health"
-        return httpx.get(address, verify=trust, trust_env=False, timeout=5).is_success
-    return False
+    try:
+        trust = ssl.create_default_context(cafile=authority)
+        httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5).raise_for_status()
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        return f"{url} does not answer ({error})"
+    return ""
+
+
+def obstacle(name: str) -> str:
+    """What keeps a connection from its SuperLink, for which Flower has the same words whatever it is; empty where that
+    is not known."""
+    file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
+    try:
+        entry = tomllib.loads(file.read_text("utf-8"))["superlink"][name]
+        scheme = "http" if entry.get("insecure") else "https"
+        roots = entry.get("root-certificates")
+        return connection_error(f"{scheme}://{entry['address']}", Path(roots).expanduser() if roots else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 # --- the bundle of an app ---------------------------------------------------------------------------------------
@@ -448,9 +421,6 @@ def copy_app(app: Path, target: Path) -> Path:
 
     `flwr run` resolves the path of every file below the folder: with a virtual environment in it, as `make` puts one
     there, 84,000 files and 7.5 processor seconds, without it 0.1.
-
-    Raises:
-        FlowerError: there is no app, or a file cannot be read or written.
     """
     if not (app / "pyproject.toml").exists():
         raise FlowerError(
@@ -458,7 +428,7 @@ def copy_app(app: Path, target: Path) -> Path:
             "with `pip install -e .`."
         )
     try:
-        shutil.copytree(app, target, ignore=_list_foreign, copy_function=_copy_existing)
+        shutil.copytree(app, target, ignore=_list_foreign)
     except OSError as error:
         raise FlowerError(
             f"the app in {app} cannot be copied to {target}, where Flower makes its bundle ({error}); let its files be "
@@ -481,75 +451,28 @@ def _list_foreign(folder: str, names: list[str]) -> set[str]:
     return foreign
 
 
-def _copy_existing(source: str, target: str) -> None:
-    """Copy a file; another program's may go meanwhile."""
-    with suppress(FileNotFoundError):
-        shutil.copyfile(source, target)
-
-
 def digest_of(app: Path) -> str:
-    """SHA-256 of the bundle that `flwr run` makes of an app, which sites may list (`deploy/supernode.sh --allow-app`).
-
-    Raises:
-        FlowerError: there is no app, or a file cannot be read.
-    """
+    """SHA-256 of the bundle that `flwr run` makes of an app, for `deploy/supernode.sh --allow-app`."""
     with tempfile.TemporaryDirectory(prefix="protosphere-") as folder:
         return hashlib.sha256(bundle_of(copy_app(app, Path(folder, "app")))).hexdigest()
-
-
-# --- why a SuperLink is out of reach ----------------------------------------------------------------------------
-
-
-def obstacle(name: str) -> str:
-    """What keeps a connection from its SuperLink, by a handshake of our own, since Flower has the same words for all
-    reasons. Empty where the handshake succeeds, or Flower's configuration gives the connection no HOST:PORT.
-    """
-    file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
-    entry: Any = None
-    with suppress(OSError, ValueError, KeyError):
-        entry = tomllib.loads(file.read_text("utf-8"))["superlink"][name]
-    if not isinstance(entry, dict):
-        # `default` names a connection
-        return ""
-    address, roots = str(entry.get("address", "")), entry.get("root-certificates")
-    if roots is not None:
-        roots = Path(roots).expanduser()
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        return ""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_PATIENCE) as connection:
-            if not entry.get("insecure"):
-                context = ssl.create_default_context(cafile=roots)
-                context.wrap_socket(connection, server_hostname=host.strip("[]")).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        return f"a direct connection to {address} with root-certificates {roots or 'of this system'} fails ({error})"
-    return ""
 
 
 # --- how a run ended, over Flower or not ------------------------------------------------------------------------
 
 
 def describe_end(status: str, details: str, lines: list[str], folder: Path | None) -> str:
-    """Why a run failed, by what its SuperLink says, its log, and its folder; empty where it did not."""
+    """Why a run failed: what our ServerApp has said, or else what Flower says; empty where it did not."""
     if status == COMPLETED:
         is_whole = folder is None or (folder / "summary.json").exists()
         return "" if is_whole else f"the run ended without a summary in {folder}."
-    # what a defect raised is no sentence: only what our ServerApp has said itself stands alone
-    has_reason = any(line.startswith(PREFIX_OF_ERRORS) for line in lines)
-    if has_reason and raised_words(details):
-        return raised_words(details)
-    if is_silent(details):
-        details = "the run's server process died, often because memory ran out: Flower no longer hears from it"
-    return f"{(details or f'Flower reports the run as {status}').rstrip('.')}."
+    for line in reversed(lines):
+        if line.startswith(PREFIX_OF_ERRORS):
+            return line.removeprefix(PREFIX_OF_ERRORS)
+    return f"Flower reports the run as {status}: {details}".rstrip(" :.") + "."
 
 
 def describe_stop(name: str, folder: Path | None) -> str:
-    """A sentence on a run that the signal `name` ended.
-
-    Args:
-        folder: the run's; None when it came to none, or to one of another machine.
-    """
+    """A sentence on a run that the signal `name` ended, by what its folder says."""
     last_round = 0
     if folder is not None:
         with suppress(SettingError):

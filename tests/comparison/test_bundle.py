@@ -1,7 +1,6 @@
 """What Flower bundles for the clients: every module of ours, and no test."""
 
 import io
-import os
 import zipfile
 from pathlib import Path
 
@@ -56,16 +55,6 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     # no environment, whatever it is called, no link and no data
     files = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()}
     assert files == {*ours, "out/mine.py", ".gitignore", "LICENSE", "pyproject.toml"}
-
-
-def test_files_that_go_while_an_app_is_copied_do_no_harm(tmp_path, monkeypatch):
-    (tmp_path / "app").mkdir()
-    for name in ("pyproject.toml", "gone.py"):
-        (tmp_path / "app" / name).touch()
-    listed = os.scandir(tmp_path / "app")
-    monkeypatch.setattr("os.scandir", lambda place: listed)
-    (tmp_path / "app" / "gone.py").unlink()
-    assert [path.name for path in copy_app(tmp_path / "app", tmp_path / "copied").iterdir()] == ["pyproject.toml"]
 
 
 def test_the_bundle_has_every_module_and_file_of_ours_and_nothing_else(bundled):

@@ -5,7 +5,6 @@ import json
 import signal
 import socketserver
 import ssl
-import sys
 import threading
 import tomllib
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from protosphere.launch.flower import (
     SuperLink,
     as_toml,
     describe_end,
-    find_executable,
     launch,
     obstacle,
 )
@@ -166,23 +164,18 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it
 
 # --- a run ------------------------------------------------------------------------------------------------------
 
-RAISED = "ServerApp failed with exception: "
-REASON = ["[protosphere error] client 3: why."]
-
 
 @pytest.mark.parametrize(
     ("status", "details", "lines", "words"),
     [
-        ("failed", RAISED + "client 3: why.", REASON, "client 3: why."),
-        # a defect, whose words are no sentence
-        ("failed", RAISED + "'bias'", ["KeyError: 'bias'"], RAISED + "'bias'."),
-        ("failed", "No heartbeat received from the task.", [], "the run's server process died, often because memory"),
+        ("failed", "ServerApp failed with ...", ["[protosphere error] client 3: why.", "Traceback"], "client 3: why."),
+        ("failed", "it raised 'bias'.", ["KeyError"], "Flower reports the run as finished:failed: it raised 'bias'."),
         ("stopped", "", [], "Flower reports the run as finished:stopped."),
         ("completed", "", [], "the run ended without a summary in {folder}."),
     ],
 )
 def test_why_a_run_failed(status, details, lines, words, tmp_path):
-    assert describe_end(f"finished:{status}", details, lines, tmp_path).startswith(words.format(folder=tmp_path))
+    assert describe_end(f"finished:{status}", details, lines, tmp_path) == words.format(folder=tmp_path)
     # a run of another machine may have left its summary there
     assert bool(describe_end(f"finished:{status}", details, lines, None)) == (status != "completed")
 
@@ -263,22 +256,12 @@ def test_settings_come_back_from_toml_as_they_were():
     assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in settings.items()}
 
 
-def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    with pytest.raises(FlowerError, match=f"`flwr` is neither beside {tmp_path}/venv/python nor on PATH"):
-        find_executable("flwr")
-    for place in ("path", "venv"):
-        program = write_program(tmp_path / place, "flwr", "exit 3")
-        assert find_executable("flwr") == program
-
-
 # --- why a SuperLink is out of reach ---------------------------------------------------------------------------
 
 
 class Answer(socketserver.BaseRequestHandler):
     def handle(self):
-        self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.request.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
 
 @contextmanager
@@ -315,7 +298,6 @@ def test_what_keeps_a_connection_from_its_superlink(certified, connect):
     for server, authority, words in (
         (good, good, ""),
         (certified(-10, -1), None, "certificate has expired"),
-        (certified(1, 10), None, "certificate is not yet valid"),
         (certified(-10, 100, "other.example"), None, "certificate is not valid for"),
         (good, other, "local issuer certificate"),
         (good, Path("/nowhere"), "No such file or directory"),
@@ -335,8 +317,7 @@ def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(cer
     folder = certified(-10, -1)
     with serving(folder) as port:
         connect(port, folder)
-        for name, words in (("clinics", "certificate has expired"), ("clinic", "connection 'clinic' not found")):
-            result = CliRunner().invoke(command_line, ["run", "--on", f"superlink:{name}"])
-            assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
-            assert words in result.stderr
-            assert not list(home.glob("results/*"))
+        result = CliRunner().invoke(command_line, ["run", "--on", "superlink:clinics"])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert "certificate has expired" in result.stderr
+    assert not list(home.glob("results/*"))
