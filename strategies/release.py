@@ -25,6 +25,7 @@ from protosphere.wire.payloads import Payload, class_vectors, prototypes_of
 RULE, POOL = "encoder", "pool"
 # the same without any exchange: a client's own discriminant, and it with the private model
 OWN_RULE, OWN_POOL = "encoder-local", "pool-local"
+CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 MEANS = Part("prototypes", "encoder-means")
 
 

@@ -37,6 +37,7 @@ from protosphere.reports.page import (
 from protosphere.reports.page import write as write_file
 from protosphere.reports.results import Results, read_results
 from protosphere.strategies import known_settings
+from protosphere.strategies.release import CONTROLS
 
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
@@ -167,9 +168,14 @@ def conclude(results: Results) -> str:
     number = headline.get("round")
     where = "" if number is None else f" after round {number}"
     sentence = f"The clients' models reach {_percent(accuracy)} on test samples{where} ({headline['rule']})"
-    if majority is None:
-        return f"{sentence}."
-    return f"{sentence}; always predicting a client's most frequent class reaches {_percent(majority)}."
+    baselines = []
+    control = CONTROLS.get(headline["rule"], "")
+    control_accuracy = results.summary["rules"].get(control, {}).get(headline.get("figure"))
+    if control_accuracy is not None:
+        baselines.append(f"{control}, which needs no exchange, reaches {_percent(control_accuracy)}")
+    if majority is not None:
+        baselines.append(f"always predicting a client's most frequent class reaches {_percent(majority)}")
+    return "; ".join([sentence, *baselines]) + "."
 
 
 def _notes(results: Results) -> list[str]:

@@ -91,6 +91,18 @@ def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points
     assert {each["scope"] for each in found.named("th")} == {"col", "row"}
 
 
+def test_what_a_rule_reaches_without_an_exchange_stands_beside_it(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    summary = RunFolder(folder).summary()
+    figure = summary["headline"]["figure"]
+    summary["headline"]["rule"] = "pool"
+    summary["rules"] |= {"pool-local": {figure: 0.4321}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    write_report(folder)
+    text = outline(folder).text
+    assert "(pool); pool-local, which needs no exchange, reaches 43.2 %; always predicting" in text
+
+
 def test_the_same_folder_gives_the_same_bytes(plain, tmp_path):
     copied = shutil.copytree(plain, tmp_path / "elsewhere" / plain.name)
     assert write_report(copied).read_bytes() == (plain / "report.html").read_bytes()
