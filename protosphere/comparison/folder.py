@@ -125,7 +125,7 @@ class ComparisonFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start again.") from None
         here = f"this is {own_version()}, format {FORMAT}"
-        other_version = f"{self.path} was written by another version ({written}; {here})"
+        other_version = f"{self.path} was written by other code than this ({written}; {here})"
         if content["format"] != FORMAT:
             raise SettingError(f"{other_version}: continue with that one, or start again.")
         for metric in comparison.metrics:

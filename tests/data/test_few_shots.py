@@ -159,7 +159,7 @@ def test_a_class_of_a_domain_that_has_too_few_rows_is_named(shots, has, want):
 
 # --- of a data set ----------------------------------------------------------------------------------------------------
 
-PLAIN, SEVERAL = ({"train_rows": 9_000, "class_names": NAMES} | more for more in ({}, {"domains": DOMAINS}))
+PLAIN = {"train_rows": 9_000, "class_names": NAMES}
 WAY_SHOT = DataSpec("made", 9, "way-shot", ways=3, ways_spread=1, shots=20, shots_spread=5, split="official")
 MIXED = replace(WAY_SHOT, partition="mixed")
 
