@@ -39,21 +39,13 @@ def begin(tmp_path, *codes, database=None, **options):
     return pair, [int(file.read_text()) for file in files]
 
 
-@pytest.mark.parametrize("stubborn", [(WAITS, WAITS), (STUBBORN, WAITS)])
-def test_both_are_gone_when_it_has_ended_and_so_is_the_secret(tmp_path, stubborn):
-    pair, pids = begin(tmp_path, *stubborn)
-    pair.send_signal(signal.SIGTERM)
-    pair.wait(20)
-    assert not living().keys() & set(pids)
-    assert list(tmp_path.glob("secret-*")) == []
-
-
 @pytest.mark.parametrize("dying", [0, 1])
 def test_when_one_ends_the_other_is_ended_and_the_exit_code_is_the_first_one_s(tmp_path, dying):
     pair, pids = begin(tmp_path, WAITS, WAITS)
     os.kill(pids[dying], signal.SIGKILL)
     assert pair.wait(20) == 128 + signal.SIGKILL
     assert not living().keys() & set(pids)
+    assert list(tmp_path.glob("secret-*")) == []
 
 
 def test_a_killed_pair_takes_both_along_and_its_lock_is_held_until_then(tmp_path):
