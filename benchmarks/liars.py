@@ -1,7 +1,8 @@
 """What clients that lie about their class statistics cost the others: method x aggregation x number of liars.
 
     python -m benchmarks.liars
-    python -m benchmarks.liars --methods protosphere --alphas 0.5 --dataset ../shared/data/cifar10 --limit 6000
+    python -m benchmarks.liars --methods protosphere --alphas 0.5 --dataset ../cifar10 --limit 6000
+    python -m benchmarks.liars --store lies    # keeps the figures of docs/threats.md
 
 Ten clients, Dirichlet over classes. A liar knows what the others send. It claims all of their classes and as many
 samples as `max-weight-ratio` lets count. Its means are those of other classes, or reflected at the centre of all; its
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from benchmarks.common import described_parser, table_head, table_row, where
+from benchmarks.common import described_parser, interval, store_figures, table_head, table_row, where
 from protosphere.models.encoder import public_encoder
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -196,15 +197,6 @@ def deal(labels: Tensor, domains: np.ndarray, alpha: float, clients: int, seed: 
     return owner
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95 % interval."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:.1f}"
-    half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
-    return f"{mean:.1f} ± {half:.1f}"
-
-
 def main() -> None:
     """Print the table as Markdown."""
     parser = described_parser(__doc__)
@@ -217,7 +209,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--fewest", type=int, help="samples of a class for its mean to be sent")
     parser.add_argument("--share", type=float, help="the same as a share of the average class size (protosphere)")
+    parser.add_argument("--store", metavar="NAME", help="keep the figures as benchmarks/results/programs/NAME.csv")
     options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     features, labels, domains = features_of(options.dataset, options.limit)
     print(f"{where()} | {options.dataset}, {len(labels)} samples\n", flush=True)
     print(
@@ -238,11 +232,24 @@ def main() -> None:
                     federation = Federation(features, labels, deal(labels, domains, alpha, 10, seed))
                     for number in columns:
                         lies = LIES if number else LIES[:1]
-                        columns[number].append(
-                            min(federation.accuracy(method, aggregation, number, lie, **settings) for lie in lies)
+                        accuracy = min(
+                            federation.accuracy(method, aggregation, number, lie, **settings) for lie in lies
+                        )
+                        columns[number].append(accuracy)
+                        rows.append(
+                            {
+                                "method": method,
+                                "aggregation": aggregation,
+                                "alpha": alpha,
+                                "liars": number,
+                                "seed": seed,
+                                "accuracy": accuracy,
+                            }
                         )
                 figures = [interval(values) for values in columns.values()]
                 print(table_row([method, aggregation, alpha, *figures]), flush=True)
+    if options.store:
+        store_figures(options.store, pd.DataFrame(rows))
 
 
 if __name__ == "__main__":

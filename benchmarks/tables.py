@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results.md, from stored figures: no figure is typed.
+"""The tables of README.md and docs/, from stored figures: no figure is typed.
 
     protosphere compare benchmarks/tables/constants.toml --data usps=../usps ...
     python -m benchmarks.tables store constants FOLDER... --command 'protosphere compare ...' --commit ...
@@ -8,6 +8,9 @@ A table is a comparison file, benchmarks/tables/NAME.toml. `store` leaves its fi
 line for each data set, method, seed and metric, and in NAME.json where they were measured, with the digest of the
 comparison file. No table is made of figures whose comparison file has changed since. Of each data set `store` takes
 the seeds that are finished by every method; each folder has some data sets or seeds.
+
+Figures of other programs (`benchmarks.liars`, `benchmarks.releases`) are in benchmarks/results/programs, where these
+programs put them.
 """
 
 import hashlib
@@ -20,12 +23,12 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from benchmarks.common import ROOT, described_parser, table_head, table_row, where
+from benchmarks.common import PROGRAM_RESULTS, ROOT, described_parser, interval, table_head, table_row, where
 from protosphere.comparison.frame import CONTROLS
 from protosphere.comparison.paired import Difference, difference, rejected
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
 # in a page, a table stands between these two
 BEGIN, END = "<!-- {}, made by python -m benchmarks.tables -->", "<!-- end of {} -->"
 METRIC = "metric: "
@@ -85,7 +88,8 @@ class Stored:
         for data in self.names("data"):
             data_by_seeds.setdefault(", ".join(map(str, self.seeds(data))), []).append(data)
         seeds = [f"{numbers} of {', '.join(data)}" for numbers, data in data_by_seeds.items()]
-        return f"`{self.source['command']}`, commit {self.source['commit']}. Seeds: {'; '.join(seeds)}."
+        note = f", {self.source['note']}" if "note" in self.source else ""
+        return f"`{self.source['command']}`{note}, commit {self.source['commit']}. Seeds: {'; '.join(seeds)}."
 
 
 def digest(name: str) -> str:
@@ -313,6 +317,94 @@ def sources() -> Iterator[str]:
     yield f"- machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
 
 
+class ProgramResult:
+    """What another program has measured.
+
+    Attributes:
+        frame: as the program stored it.
+        source: command, commit and machine.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.frame = pd.read_csv(PROGRAM_RESULTS / f"{name}.csv")
+        self.source: dict[str, str] = json.loads((PROGRAM_RESULTS / f"{name}.json").read_text("utf-8"))
+
+    def accuracies(self, **chosen: object) -> list[float]:
+        """Those of the rows that have these values, by seed."""
+        frame = self.frame
+        for column, value in chosen.items():
+            frame = frame[frame[column].isna() if value is None else frame[column] == value]
+        return list(frame["accuracy"])
+
+    def describe(self) -> str:
+        """Where the figures come from, in a sentence."""
+        note = f" ({self.source['note']})" if "note" in self.source else ""
+        return f"`{self.source['command']}`, commit {self.source['commit']}{note}, {self.source['machine']}."
+
+
+# name of the result, words in the table, method, α
+LIES = (
+    *(("lies", "`protosphere`", "protosphere", alpha) for alpha in (0.1, 0.5, 1.0)),
+    *(("lies-more-holders", "`protosphere`, more holders", "protosphere", alpha) for alpha in (0.5, 1.0)),
+    *(("lies-pacs", "`protosphere` on PACS", "protosphere", alpha) for alpha in (0.1, 1.0)),
+    *(("lies", f"`{method}`", method, 0.5) for method in ("fedcgs", "fedncm", "fed3r", "fedcof")),
+)
+
+
+def lies() -> Iterator[str]:
+    """Accuracy without a liar, with one and with three, by how the server averages."""
+    results = {name: ProgramResult(name) for name in dict.fromkeys(line[0] for line in LIES)}
+    aggregations = ("mean", "clipped-mean", "geometric-median")
+    yield table_head("method", "α", *(f"`{aggregation}`" for aggregation in aggregations), left=1)
+    for name, words, method, alpha in LIES:
+        cells = []
+        for aggregation in aggregations:
+            by_liars = (
+                results[name].accuracies(method=method, alpha=alpha, aggregation=aggregation, liars=liars)
+                for liars in (0, 1, 3)
+            )
+            cells.append("; ".join(interval(accuracies) for accuracies in by_liars if accuracies))
+        yield table_row([words, alpha, *cells])
+    yield ""
+    for name, result in results.items():
+        yield f"- `{name}.csv`: {result.describe()}"
+
+
+def releases() -> Iterator[str]:
+    """Accuracy by the rule `encoder` over all classes, by samples per class and ε."""
+    result = ProgramResult("releases")
+    frame = result.frame[result.frame["rule"] == "encoder"]
+    epsilons = sorted(frame["epsilon"].dropna().unique())
+    yield table_head("samples per class", *(f"ε = {epsilon:g}" for epsilon in epsilons), "without noise")
+    for shots in sorted(frame["shots"].unique()):
+        cells = []
+        for epsilon in (*epsilons, None):
+            accuracies = pd.Series(result.accuracies(rule="encoder", shots=shots, epsilon=epsilon))
+            cells.append(_mean(accuracies / 100, True))
+        yield table_row([shots, *cells])
+    own, control = (
+        float(pd.Series(result.accuracies(rule="classifier", epsilon=epsilon)).mean()) for epsilon in (3.0, None)
+    )
+    yield ""
+    yield (
+        "On a client's own classes a release adds almost nothing. With 50 samples per class and ε = 3 the private "
+        f"models of `protonorm` have {own:.1f} %. Those of `frame`, which sends nothing, have {control:.1f} %."
+    )
+    yield ""
+    yield result.describe()
+
+
+def decoder() -> Iterator[str]:
+    """How often a decoder's guess is right, by what the mean is of."""
+    result = ProgramResult("decoder")
+    frame = result.frame.pivot_table(index="features", columns="samples", values="share", sort=False)
+    yield table_head("mean of", *(f"{size} sample{'s' * (size > 1)}" for size in frame.columns))
+    for features, shares in frame.iterrows():
+        yield table_row([features, *(f"{100 * share:.1f}" for share in shares)])
+    yield ""
+    yield result.describe()
+
+
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "the table": lambda: accuracies(in_full=False),
     "the table with deviations": lambda: accuracies(in_full=True),
@@ -322,6 +414,9 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "convergence": convergence,
     "spaces": spaces,
     "sources": sources,
+    "lies": lies,
+    "releases": releases,
+    "decoder": decoder,
 }
 
 

@@ -1,20 +1,83 @@
-"""The stored figures and the tables that pages make of them."""
+"""The stored figures, the tables that pages make of them, and figures of pages that follow from a formula."""
 
 import json
+import re
 import tomllib
 
 import pandas as pd
 import pytest
 
 from benchmarks import tables
+from benchmarks.common import PROGRAM_RESULTS, ROOT
 from benchmarks.tables import PAGES, RESULTS, Stored, best_value, digest, renewed, store, validation_accuracies
+from protosphere.prototypes.accounting import epsilon_of, rho_of
+from protosphere.prototypes.release import B, Shape
 
 SEEDS = (0, 1, 2)
+DELTA = 1e-5
+
+
+def page(name):
+    """A page with its lines joined."""
+    return " ".join((ROOT / name).read_text("utf-8").split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_have_the_stored_figures(page):
     assert page.read_text("utf-8") == renewed(page.read_text("utf-8")), "`python -m benchmarks.tables` writes it anew"
+
+
+@pytest.mark.parametrize("path", sorted(PROGRAM_RESULTS.glob("*.csv")), ids=lambda path: path.stem)
+def test_every_result_of_a_program_says_where_it_was_measured(path):
+    source = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    assert source.keys() >= {"command", "commit", "machine"}
+
+
+def test_what_the_readme_says_of_its_table_is_so():
+    readme = page("README.md")
+    rows = [line.split(" | ") for line in tables.gains()]
+    data_sets = [head.partition(" (")[0] for head in rows[0][2:]]
+    significant = {}
+    for method, rule, *cells in rows[1:]:
+        for data, cell in zip(data_sets, cells, strict=True):
+            if "**" in cell:
+                significant.setdefault((method.strip("| `"), rule), []).append(data)
+            if method == "| `protosphere`":
+                assert cell.strip("* ")[0] == "+"
+    assert f"after correction for {len(rows) - 1} comparisons" in readme
+    assert significant.pop(("protosphere", "`pool` minus `pool-local`")) == ["PACS", "notMNIST"]
+    # no private model gains
+    assert all(rule.startswith("`encoder`") for _, rule in significant)
+
+
+def test_the_angles_of_the_picture_are_those_that_its_program_kept():
+    frame = pd.read_csv(PROGRAM_RESULTS / "spiral.csv").set_index("method")
+    fedproto, protonorm = (round(frame.loc[method, "angle"]) for method in ("fedproto", "protonorm"))
+    assert f"come within {fedproto}°; ProtoNorm's stay {protonorm}° apart" in page("README.md")
+
+
+def test_the_costs_of_releases_are_those_of_the_accountant():
+    privacy = page("docs/privacy.md")
+    # at most a sample is replaced by one in the opposite direction
+    ratio = 4 * B * B / Shape(10, 64).squared_sensitivity
+    assert f"(ε = 3 becomes up to {epsilon_of(ratio * rho_of(3, DELTA), DELTA):.1f})" in privacy
+    refused, allowed = (epsilon_of(rho_of(1.5, DELTA) + rho_of(more, DELTA), DELTA) for more in (2.5, 2))
+    assert refused > 3 > allowed
+    assert f"refused ({refused:.2f} together)" in privacy
+    assert f"allowed ({allowed:.1f} together)" in privacy
+
+
+def test_the_memory_of_uploads_is_that_of_its_formulas():
+    scale = page("docs/scale.md")
+    clients, classes, width = 10_000, 10, 512
+    means, square = 4 * classes * width, width * width
+    resnet18 = 11_181_642  # parameters, with ten classes
+    assert f"| 4 K d | {clients * means / 1e9:.1f} GB |" in scale
+    assert f"| {clients * 2 * means / 1e9:.1f} GB times m |" in scale
+    least, most = (round(clients * (means + size * square) / 1e9) for size in (1, 4))
+    assert f"| {least} or {most} GB, in one round" in scale
+    (weights,) = re.findall(r"\| 4 per parameter \| (\d+) GB of ResNet-18s", scale)
+    assert int(weights) == pytest.approx(clients * 4 * resnet18 / 1e9, rel=0.02)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.csv")), ids=lambda path: path.stem)
