@@ -1,20 +1,104 @@
-"""The Python blocks of README.md and of the pages that no other test runs."""
+"""The blocks of README.md, CONTRIBUTING.md and docs/: every one is run, loaded or parsed.
 
+Python blocks that need a test of their own are named in `PYTHON_TESTS`. Commands are taken out of the pages as they
+are. `protosphere` commands are run by the command line itself, up to where training would begin. Of other programs, the
+options, files and services that a command names must exist.
+"""
+
+import ast
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import typer.main
+import yaml
+from flwr.cli.app import app as flwr_command
+from packaging.requirements import Requirement
 from PIL import Image
+from typer.testing import CliRunner
+
+import protosphere
+from deploy import credentials
+from protosphere import comparing, running
+from protosphere.cli.main import app
+from protosphere.client_app.privacy_ledger import Ledger
+from protosphere.core.paths import is_path, listed
+from protosphere.launch import flower, ray_cluster
+from protosphere.plans import run_config
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+FENCED = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "settings={'models': 'tiny_perceptron', 'max-samples': 300, 'device': 'cpu'}"
 
+# page -> the test that runs each of its Python blocks, in order
+PYTHON_TESTS = {
+    "README.md": ["api/test_pages.py::test_the_five_lines_of_the_readme_run"],
+    "docs/adding-a-method.md": [
+        "strategies/test_adding_a_method.py::test_the_printed_method_runs_in_process_by_its_path",
+        "strategies/test_adding_a_method.py::test_the_printed_loss_and_memory_are_those_of_naive_loops",
+        "strategies/test_adding_a_method.py::test_the_printed_method_of_one_half_has_the_settings_of_the_other",
+        "strategies/test_adding_a_method.py::test_the_printed_momentum_is_that_of_its_equations",
+    ],
+    "docs/data.md": [
+        "api/test_pages.py::test_arrays_are_data_as_the_page_says",
+        "api/test_pages.py::test_the_printed_torch_dataset_is_one",
+    ],
+    "docs/flower.md": [
+        "strategies/test_flowers_contract.py::test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own"
+    ],
+    "docs/models.md": [
+        "api/test_pages.py::test_protosphere_understands_every_command_of_a_block",
+        "api/test_pages.py::test_the_printed_encoder_is_one",
+    ],
+    "docs/predict.md": [
+        "serving/test_export.py::test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does",
+        "serving/test_export.py::"
+        "test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does",
+    ],
+}
 
-def block(page: str, place: int = 0) -> str:
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(language: str = "", page: str = "") -> list[Block]:
+    """The blocks of one language, of all pages or of one."""
+    found = []
+    for path in PAGES:
+        text = path.read_text("utf-8")
+        for match in FENCED.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2]))
+    return [block for block in found if language in ("", block.language) and page in ("", block.page)]
+
+
+def block(page: str, place: int = 0, language: str = "python") -> str:
     """A block as printed."""
-    found: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), flags=re.DOTALL)
-    return found[place]
+    return blocks(language, page)[place].text
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +108,70 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_five_lines_of_the_readme_run():
+def test_every_block_has_a_language_that_is_tested():
+    # `text` is a picture or an output; the others in braces are read when the pages are built
+    tested = {"python", "bash", "toml", "json", "yaml", "text"}
+    unknown = [str(each) for each in blocks() if each.language not in tested and each.language[:1] != "{"]
+    assert not unknown
+
+
+# --- Python ---------------------------------------------------------------------------------------------------
+
+
+def test_every_python_block_has_a_test_that_reads_its_page():
+    counts: dict[str, int] = {}
+    for each in blocks("python"):
+        counts[each.page] = counts.get(each.page, 0) + 1
+    assert counts == {page: len(tests) for page, tests in PYTHON_TESTS.items()}
+    for page, tests in PYTHON_TESTS.items():
+        for test in tests:
+            file, name = test.split("::")
+            text = (ROOT / "tests" / file).read_text("utf-8")
+            functions = [each.name for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)]
+            assert name in functions, test
+            assert Path(page).name in text, test
+
+
+def test_the_five_lines_of_the_readme_run(undrawn):
     Image.new("L", (8, 8), 7).save("image.png")
     lines = block("README.md")
     assert len([line for line in lines.splitlines() if line]) == 5
     exec(compile(lines.replace("clients=10, rounds=20", f"clients=2, rounds=1, {SMALL}"), "README.md", "exec"), {})
 
 
-def test_arrays_are_data_as_the_page_says():
+def test_arrays_are_data_as_the_page_says(monkeypatch):
+    # a comparison's trials are processes, which other tests start
+    compared = []
+
+    def carry_out(folder, spec, trials, *rest, **more):
+        compared.append(trials)
+        return [], None
+
+    monkeypatch.setattr(comparing, "carry_out", carry_out)
+    monkeypatch.setattr(comparing, "Comparison", lambda *what, **more: None)
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(120, 5)).astype("float32"), np.arange(120) % 2
-    names = {"x": x, "y": y, "x_test": x[:20], "y_test": y[:20], "ward": np.arange(120) // 4}
+    x, y = rng.normal(size=(2000, 5)).astype("float32"), np.arange(2000) % 2
+    names = {"x": x, "y": y, "x_test": x[:20], "y_test": y[:20], "ward": np.arange(2000) // 4}
     small = f"rounds=1, {SMALL}".replace(", 'max-samples': 300", "")
     lines = block("docs/data.md").replace("clients=10)", f"clients=2, {small})")
     lines = lines.replace('group_column="ward")', f'group_column="ward", clients=2, {small})')
-    # a comparison's trials are processes, which other tests start
-    lines = re.sub(r"^found = .*\n", "", lines, flags=re.MULTILINE)
     assert lines.count("rounds=1") == 3
     exec(compile(lines, "docs/data.md", "exec"), names)
+    assert [len(trials) for trials in compared] == [6]
+
+
+def test_the_printed_torch_dataset_is_one(monkeypatch):
+    """With a stand-in for what torchvision would fetch."""
+    import torchvision.datasets
+
+    def emnist(root, split, train, transform):
+        images = [Image.new("L", (8, 8), number) for number in range(60 if train else 20)]
+        return [(transform(image), number % 3) for number, image in enumerate(images)]
+
+    monkeypatch.setattr(torchvision.datasets, "EMNIST", emnist)
+    Path("mine.py").write_text(block("docs/data.md", 1))
+    run = protosphere.run("local", "./mine.py", clients=2, rounds=1, models="tiny_perceptron", device="cpu")
+    assert run.client(0).input_shape == (1, 8, 8)
 
 
 def test_the_printed_encoder_is_one():
@@ -52,3 +182,284 @@ import protosphere
 protosphere.run("protosphere", "digits", clients=2, rounds=1, encoder="./mine.py", {SMALL})
 """
     exec(lines, {})
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_project_of_a_flower_app_names_what_there_is():
+    (text,) = [each.text for each in blocks("toml", "docs/flower.md")]
+    printed = tomllib.loads(text)
+    wanted = [each for each in PROJECT["project"]["dependencies"] if each.startswith("flwr")]
+    assert printed["project"]["dependencies"] == ["protosphere", *wanted]
+    components = printed["tool"]["flwr"]["app"]["components"]
+    module, _, name = components["clientapp"].partition(":")
+    assert hasattr(import_module(module), name)
+    module, _, name = components["serverapp"].partition(":")
+    assert block("docs/flower.md").startswith(f"# {module}.py\n")
+    assert f"\n{name} = ServerApp()\n" in block("docs/flower.md")
+
+
+def test_toml_yaml_and_json_have_tests():
+    # the comparison is read by tests/comparison/test_spec.py; the columns are compared with what a command writes
+    others = [each for language in ("toml", "yaml", "json") for each in blocks(language)]
+    assert [each.page for each in others] == [
+        "docs/compare.md",
+        "docs/flower.md",
+        "docs/deployment.md",
+        "docs/data.md",
+    ]
+    override = yaml.safe_load(block("docs/deployment.md", language="yaml"))
+    assert override["services"].keys() <= COMPOSE["services"].keys()
+
+
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The words of each command of a shell block."""
+    text = re.sub(r"<\w+ id>|NODE_ID", "1", text)
+    text = re.sub(r"<<(\w+)\n.*?^\1$", "", text.replace("\\\n", " "), flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for line in text.splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="&;")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, "&&"]:
+            if word != "&&":
+                words.append(word)
+            elif words:
+                found.append(words)
+                words = []
+    return found
+
+
+def commands_of_text(path: Path) -> list[str]:
+    """What stands between backticks of a page, outside of its blocks, and is a command with arguments."""
+    text = FENCED.sub("", path.read_text("utf-8"))
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`|]+)`", text)]
+    programs = (*PARSERS, "sudo", "ssh", "deploy/supernode.sh", "deploy/superlink.sh", "deploy/docker/pins.sh")
+    return [span for span in dict.fromkeys(spans) if span.split()[0] in programs and " " in span]
+
+
+def parse(command: click.Command, words: list[str]) -> None:
+    """Have a command line's own parser read the words."""
+    # `...` stands for further arguments
+    words = [word for before, word in zip(["", *words], words, strict=False) if word != "..." or before[:1] == "-"]
+    while isinstance(command, click.Group) and words:
+        if words[0].startswith("-"):
+            assert words[0] in {name for option in command.params for name in option.opts}
+            return
+        command, words = command.commands[words[0]], words[1:]
+    # without arguments it is the command's name
+    if words:
+        command.make_context("command", words)
+
+
+def parse_protosphere(words: list[str]) -> None:
+    parse(typer.main.get_command(app), words)
+    if words[0] == "run":
+        texts = [text for option, text in pairwise(words) if option == "-c"]
+        # a word in capitals stands for settings
+        texts = [text for text in texts if text not in ("SETTINGS", "...")]
+        run_config.plan([text for text in texts if "./" not in text], remote=True)
+
+
+def parse_flwr(words: list[str]) -> None:
+    parse(typer.main.get_command(flwr_command), words)
+
+
+def parse_make(words: list[str]) -> None:
+    done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def parse_ray(words: list[str]) -> None:
+    from ray.scripts.scripts import cli
+
+    parse(cli, words)
+
+
+def parse_script(script: str, words: list[str]) -> None:
+    """A script of deploy/, by its help."""
+    path = ROOT / script
+    assert os.access(path, os.X_OK), script
+    flags = [word for word in words if word.startswith("--")]
+    if flags:
+        text = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout
+        assert not [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)]
+
+
+def parse_python(words: list[str]) -> None:
+    if words[0] == "deploy/credentials.py":
+        parse(typer.main.get_command(credentials.app), words[1:])
+    elif words[0] == "-m":
+        file = ROOT / f"{words[1].replace('.', '/')}"
+        assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), words
+
+
+def parse_docker(words: list[str]) -> None:
+    if words[0] == "compose":
+        verb, *words = words[1:]
+        assert verb in ("build", "down", "run", "stop", "up")
+        is_other_program = "--entrypoint" in words
+        options = [place for place, word in enumerate(words) if word in COMPOSE["services"]]
+        arguments = words[options[0] :] if options else []
+        if arguments[:1] == ["federation"] and not is_other_program:
+            parse_protosphere(["run", *arguments[1:]])
+        assert arguments or all(word.startswith("-") for word in words), words
+    elif words[0] == "run":
+        image = f"protosphere:{PROJECT['project']['version']}"
+        script, *words = words[words.index(image) + 1 :]
+        if script.startswith("deploy/"):
+            parse_script(script, words)
+    else:
+        assert words[0] in ("logs", "volume")
+
+
+def parse_pip(words: list[str]) -> None:
+    assert words[0] == "install"
+    requirement = Requirement(words[1])
+    if requirement.name == "protosphere":
+        assert requirement.extras <= PROJECT["project"]["optional-dependencies"].keys()
+
+
+PARSERS = {
+    "protosphere": parse_protosphere,
+    "flwr": parse_flwr,
+    "make": parse_make,
+    "ray": parse_ray,
+    "python": parse_python,
+    "docker": parse_docker,
+    "pip": parse_pip,
+}
+# of the system: files of ours that they are given exist
+OTHERS = ("apt-get", "cat", "cd", "chown", "cp", "export", "git", "nginx", "rm", "ssh", "systemctl")
+
+
+def check_command(words: list[str]) -> None:
+    """Have the program that a command names, or its help, accept it."""
+    words = [word for word in words if not re.match(r"python=", word)]
+    if words[:2] == ["sudo", "-u"]:
+        words = words[3:]
+    elif words[:1] == ["sudo"]:
+        words = words[1:]
+    if not words:
+        return
+    program, *arguments = words
+    program = program.removeprefix(".venv/bin/").removeprefix("$")
+    if program.startswith("deploy/"):
+        parse_script(program, arguments)
+    elif program in PARSERS:
+        PARSERS[program](arguments)
+    else:
+        assert program in OTHERS, f"no test knows the program {program}"
+        files = [word for word in arguments if word.startswith("deploy/")]
+        assert all((ROOT / file).exists() for file in files)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_command_of_a_page_is_accepted_by_its_program(path):
+    commands = [words for each in blocks("bash", path.relative_to(ROOT).as_posix()) for words in commands_in(each.text)]
+    for text in commands_of_text(path):
+        commands += commands_in(text)
+    for words in commands:
+        check_command(words)
+
+
+class UnderstoodError(Exception):
+    """Everything was read and checked; training would begin."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with all that the commands of the pages name, and a home in which a run has been made."""
+    place = tmp_path_factory.mktemp("pages")
+    (place / "work" / "FOLDER").mkdir(parents=True)
+    images = np.random.default_rng(0).integers(0, 255, (600, 32, 32, 3), dtype=np.uint8)
+    for number, image in enumerate(images):
+        folder = place / "cifar10" / ("test" if number < 50 else "train") / str(number % 10)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{number}.png")
+    (place / "pacs").mkdir()
+    for name in ("photos", "mnist", "pacs/photo", "pacs/sketch"):
+        (place / name).symlink_to(place / "cifar10")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place / "work")
+        patch.setenv("HOME", str(place))
+        patch.setenv("PROTOSPHERE_HOME", str(place / ".protosphere"))
+        Path("mynet.py").write_text(block("docs/models.md"))
+        Path("my-table.toml").write_text(block("docs/compare.md", language="toml"))
+        rows = [("age", "ward", "income"), *((30 + row, "north", "high") for row in range(20))]
+        rows += [("", "south", "low") for _ in range(20)]
+        Path("sample.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+        for name in ("berlin.csv", "paris.csv", "rome.csv"):
+            Path(name).write_text(Path("sample.csv").read_text().replace("income", "label"))
+        settings = {"models": "tiny_perceptron", "max-samples": 300, "device": "cpu", "report": False}
+        # what a site keeps for itself is there under `privacy` alone
+        settings |= {"encoder": "handcrafted", "privacy": "release"}
+        run = protosphere.run("fedproto", "digits", clients=2, rounds=2, quiet=True, settings=settings)
+        digits = np.random.default_rng(0).integers(0, 16, (10, 8, 8), dtype=np.uint8)
+        Ledger(place / ".protosphere" / "privacy").folder.mkdir()
+        np.savez("samples.npz", x=digits)
+        rows = [("file", "label"), *((f"scans/{label}/0.png", label) for label in range(10))]
+        Path("patients.csv").write_text("".join(f"{file},{label}\n" for file, label in rows))
+        for label, digit in enumerate(digits):
+            Path(f"scans/{label}").mkdir(parents=True)
+            Image.fromarray(digit).save(f"scans/{label}/0.png")
+        for name in ("scan1.png", "scan2.jpg"):
+            Image.fromarray(digits[0]).save(name)
+    return place, run.name
+
+
+WITH_PROTOSPHERE = [
+    each for each in blocks("bash") if "protosphere " in each.text and each.page != "docs/deployment.md"
+]
+
+
+@pytest.mark.parametrize("shown", WITH_PROTOSPHERE, ids=str)
+def test_protosphere_understands_every_command_of_a_block(shown, project, monkeypatch, undrawn):
+    """With data of their names in place of CIFAR-10 and others; what is to be fetched from a hub is not looked at."""
+    place, name = project
+    monkeypatch.chdir(place / "work")
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(place / ".protosphere"))
+
+    def stop(*what, **more):
+        raise UnderstoodError
+
+    def check_what_is_here(run, *what):
+        dataset, encoder = run.settings.dataset, run.settings.encoder
+        if all(item in ("digits", "spiral") or is_path(item) for item in listed(dataset)) and "dino" not in encoder:
+            check(run, *what)
+
+    check = run_config.check
+    monkeypatch.setattr(run_config, "check", check_what_is_here)
+    monkeypatch.setattr(running, "carry_out", stop)
+    monkeypatch.setattr(comparing, "carry_out", stop)
+    monkeypatch.setattr(flower, "launch", stop)
+    monkeypatch.setattr(ray_cluster, "nodes_at", lambda address: [ray_cluster.Node(8, 0)])
+    monkeypatch.setattr(ray_cluster, "cluster_address", lambda address: address)
+    text = shown.text.replace("<run>", name).replace("FOLDER", os.environ["PROTOSPHERE_HOME"])
+    # no GPU is needed to read what is set
+    text = text.replace('device="cuda" precision="bf16"', 'device="cpu"')
+    for words in commands_in(text):
+        if words[0].rpartition("/")[2] != "protosphere":
+            continue
+        words = [str(Path(word).expanduser()) for word in words[1:]]
+        if "my-table.toml" in words:
+            words += ["--data", "cifar10=../cifar10", "--seeds", "0"]
+        elif words[:2] == ["runs", "delete"]:
+            results = place / ".protosphere" / "results"
+            shutil.copytree(results / name, results / words[2])
+            # nobody is asked
+            words += ["--yes"]
+        with monkeypatch.context() as patch:
+            if words[0] == "compare" and "--preset" in words:
+                # a paper's samples are more than these; tests/test_papers.py has every preset
+                patch.setattr(comparing, "expand", stop)
+            done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0 or isinstance(done.exception, UnderstoodError), f"{words}: {done.output}"
+    if "--export-columns" in text:
+        printed = block(shown.page, language="json")
+        assert json.loads(Path("columns.json").read_text("utf-8")) == json.loads(printed)
