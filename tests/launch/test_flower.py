@@ -133,14 +133,12 @@ def test_a_run_that_was_submitted_as_ctrl_c_came_is_stopped(superlink, monkeypat
     assert (link.flower_run, called()) == ("7", ["run", "stop"])
 
 
-@pytest.mark.parametrize("program", ["echo first\necho 'no database'\nexit 3", "echo 'no database'\nexec sleep 600"])
-def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_path, monkeypatch, program):
-    path = write_program(tmp_path, "flower-superlink", program)
+def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_path, monkeypatch):
+    path = write_program(tmp_path, "flower-superlink", "echo first; echo 'no database'; exit 3")
     monkeypatch.setattr(module, "find_executable", lambda name: path)
-    monkeypatch.setattr(module, "PATIENCE", 2.0)
     (tmp_path / "scratch").mkdir()
     link = SuperLink(tmp_path / "scratch")
-    with pytest.raises(FlowerError, match=r"did not start on port \d+ within 2 s; its last line is: no database\."):
+    with pytest.raises(FlowerError, match=r"did not start on port \d+ within 60 s; its last line is: no database\."):
         link.start()
     link.stop()
 
@@ -148,16 +146,10 @@ def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_pat
 def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("no_proxy", "internal.example")
-    monkeypatch.setenv("PROTOSPHERE_HOME", "relative")
-    monkeypatch.chdir(tmp_path)
-    environment = SuperLink(tmp_path / "scratch")._environment
-    assert "RAY_ADDRESS" not in environment
+    environment = SuperLink(tmp_path)._environment
     assert environment["no_proxy"] == environment["NO_PROXY"] == "internal.example,127.0.0.1,localhost"
-    # the SuperLink works in another folder
-    assert environment["PROTOSPHERE_HOME"] == str(tmp_path / "relative")
-    assert environment["FLWR_HOME"] == str(tmp_path / "scratch" / "home")
     # where a Ray of our own keeps its session
-    assert environment["RAY_TMPDIR"] == str(tmp_path / "scratch")
+    assert ("RAY_ADDRESS" in environment, environment["RAY_TMPDIR"]) == (False, str(tmp_path))
     joined = SuperLink(tmp_path, ray="10.0.0.2:6379")._environment
     assert (joined["RAY_ADDRESS"], "RAY_TMPDIR" in joined) == ("10.0.0.2:6379", False)
 

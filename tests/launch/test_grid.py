@@ -20,36 +20,27 @@ from tests.waiting import comes
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Clients build these, in whatever process they run: one takes its time, one raises, one ends its process. A batch
-# of one is the check of a model's shape, which they pass.
+# Clients build these, in whatever process they run. A batch of one is the check of a model's shape, which they pass.
 MODELS = """
 import os, time
 from torch import nn
 
 class Model(nn.Flatten):
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
     def forward(self, x):
         if len(x) > 1:
             self.act()
         return super().forward(x)
 
-    def act(self):
-        pass
+def add():
+    raise ArithmeticError("the sum is wrong")
 
-class Slow(Model):
-    def act(self):
-        time.sleep(0.1)
-
-class Raising(Model):
-    def act(self):
-        raise ArithmeticError("the sum is wrong")
-
-class Dying(Model):
-    def act(self):
-        os._exit(3)
-
-def slow(**_): return Slow()
-def raising(**_): return Raising()
-def dying(**_): return Dying()
+def slow(**_): return Model(lambda: time.sleep(0.1))
+def raising(**_): return Model(add)
+def dying(**_): return Model(lambda: os._exit(3))
 """
 
 
