@@ -134,14 +134,11 @@ def test_a_message_in_flower_s_own_database_is_in_a_table_that_is_swept(tmp_path
 
 
 def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_path, capsys):
-    (tmp_path / "torn.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
-    sweep(tmp_path / "torn.db")
-    assert f"{tmp_path / 'torn.db'} may still hold messages (file is not a database)" in capsys.readouterr().err
     reader = sqlite3.connect(base, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM node").fetchall()
     sweep(base)
-    assert "may still hold messages" in capsys.readouterr().err
+    assert f"{base} may still hold messages (" in capsys.readouterr().err
     reader.close()
     sweep(tmp_path / "none.db")
     assert capsys.readouterr().err == ""
