@@ -367,6 +367,13 @@ def test_every_command_of_a_page_is_accepted_by_its_program(path):
         check_command(words)
 
 
+def test_every_measurement_that_a_page_names_is_one_of_its_program():
+    names = re.findall(r"`costs ([a-z-]+)`", (ROOT / "docs" / "scale.md").read_text("utf-8"))
+    program = (ROOT / "benchmarks" / "costs.py").read_text("utf-8")
+    assert names
+    assert not [name for name in names if f"\ndef {name.replace('-', '_')}(" not in program]
+
+
 class UnderstoodError(Exception):
     """Everything was read and checked; training would begin."""
 
@@ -449,6 +456,9 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
         words = [str(Path(word).expanduser()) for word in words[1:]]
         if "my-table.toml" in words:
             words += ["--data", "cifar10=../cifar10", "--seeds", "0"]
+        elif words[0] == "compare" and "../cifar10" in text:
+            # a seed's trials are checked as every seed's are
+            words += ["--seeds", "0"]
         elif words[:2] == ["runs", "delete"]:
             results = place / ".protosphere" / "results"
             shutil.copytree(results / name, results / words[2])
