@@ -24,6 +24,7 @@ from protosphere.core.flower import fleet_transport, has_succeeded, refusal
 from protosphere.core.home import home
 from protosphere.launch import processes
 from protosphere.launch.flower import FlowerError, flower_environment, free_port, is_healthy, run_flwr
+from protosphere.launch.processes import Interrupted, interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
 CONNECTION = "deployment"
@@ -34,8 +35,12 @@ SKEW = 1.0  # concentration of the Dirichlet distribution from which each class'
 
 
 def write_sites(folder: Path, sites: int = 3) -> list[Path]:
-    """Deal scikit-learn's 1,797 digits to `sites` folders, which it gives: every image goes to one site, and all sites
-    hold most classes, in different numbers."""
+    """Deal scikit-learn's 1,797 digits to `sites` folders: `site-<i>/train/<class>/*.png` and `site-<i>/classes.txt`.
+    Every image goes to one site; all sites hold most classes, in different numbers.
+
+    Returns:
+        The sites' folders.
+    """
     digits = load_digits()
     generator = np.random.default_rng(0)
     roots = [folder / f"site-{site}" for site in range(sites)]
@@ -52,20 +57,33 @@ def write_sites(folder: Path, sites: int = 3) -> list[Path]:
 
 @dataclass(frozen=True)
 class Site:
-    """One client's machine, with options of deploy/supernode.sh such as {"data": "/rows", "model": "resnet18"}."""
+    """One client's machine.
+
+    Attributes:
+        options: of deploy/supernode.sh, such as {"data": "/rows", "model": "resnet18", "device": "cpu"}.
+    """
 
     partition: int
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Deployment:
-    """One SuperLink and its SuperNodes, each a process with a folder of its own below `folder`."""
+    """One SuperLink and its SuperNodes, each a process with a folder of its own.
+
+    Args:
+        folder: credentials, states and logs come here; `config/` is a FLWR_HOME whose connection `deployment` is this
+            SuperLink.
+        sites: the clients; their SuperNodes' ports are `ports`.
+        environment: variables for all processes, beside those of this one.
+
+    Attributes:
+        processes: what `processes.start` has started last, by partition; the SuperLink's is None.
+    """
 
     def __init__(self, folder: Path, sites: Sequence[Site], environment: Mapping[str, str] | None = None):
         self.folder = folder
         self.sites = sites
         self.home = folder / "superlink"
-        # a FLWR_HOME, whose connection is this SuperLink
         self.config = folder / "config"
         self.authority = folder / "credentials" / "ca.crt"
         self.port = free_port()
@@ -76,11 +94,14 @@ class Deployment:
         programs = str(Path(sys.executable).parent)
         overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
         self.environment = flower_environment() | overrides
-        # by partition; the SuperLink's is None
         self.processes: dict[int | None, subprocess.Popen[str]] = {}
 
     def start(self) -> None:
-        """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes."""
+        """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes.
+
+        Raises:
+            FlowerError: a part does not start.
+        """
         self.make_credentials()
         self.start_superlink()
         for site in self.sites:
@@ -153,34 +174,37 @@ class Deployment:
 
 
 def main(extra: str) -> int:
-    """Run the demo with more settings; its exit code is the run's, or 1 when a part does not start."""
+    """Run the demo with more settings; its exit code: 0, or 1 when a part failed, or 128 + n on signal n."""
     # its logs stay for whoever looks into them
     folder = Path(tempfile.mkdtemp(prefix="protosphere-demo-"))
     sites = []
     for partition, (root, model) in enumerate(zip(write_sites(folder / "data", len(MODELS)), MODELS, strict=True)):
         sites.append(Site(partition, {"data": str(root), "model": model, "device": "cpu"}))
     deployment = Deployment(folder, sites)
-    words = ["run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS, *(["-c", extra] if extra else [])]
-    words += ["--results", str(home().absolute() / "results")]
-    started = []
-    try:
-        print(f"== a SuperLink and {len(sites)} SuperNodes over {fleet_transport()}, in {folder}", flush=True)
-        if fleet_transport() == "http":
-            print("== on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
-        deployment.start()
-        print(f"== FLWR_HOME={deployment.config} {shlex.join(['protosphere', *words])}", flush=True)
-        program = [sys.executable, "-m", "protosphere.cli.main", *words]
-        started.append(processes.start(program, PATIENCE, cwd=ROOT, env=deployment.environment))
-        code = started[0].wait()
-    except FlowerError as error:
-        print(error, file=sys.stderr)
-        code = 1
-    except KeyboardInterrupt:
-        code = 130
-    finally:
-        # the front door stops its run first; nothing else may end under it
-        processes.stop(*started)
-        deployment.stop()
+    command = ["protosphere", "run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS]
+    command += [*(["-c", extra] if extra else []), "--results", str(home().absolute() / "results")]
+    run = None
+    with interruptible() as deafen:
+        try:
+            print(f"== a SuperLink and {len(sites)} SuperNodes over {fleet_transport()}, in {folder}", flush=True)
+            if fleet_transport() == "http":
+                print("== on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
+            deployment.start()
+            print(f"== FLWR_HOME={deployment.config} {shlex.join(command)}", flush=True)
+            program = [sys.executable, "-m", "protosphere.cli.main"]
+            run = processes.start([*program, *command[1:]], PATIENCE, cwd=ROOT, env=deployment.environment)
+            code = run.wait()
+        except FlowerError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        except Interrupted as interruption:
+            code = 128 + interruption.number
+        finally:
+            deafen()
+            # the front door stops its run first; nothing else may end under it
+            if run is not None:
+                processes.stop(run)
+            deployment.stop()
     print(f"== SuperLink and SuperNodes have ended; their logs and models are in {folder}")
     return code
 

@@ -2,8 +2,8 @@
 
     executor.py [option ...] -- OPTION ...
 
-    --cold            start each process anew, instead of forking one that has loaded Flower and torch
-    --allow-app FILE  run only apps whose bundles' SHA-256 digests this file lists, one per line
+    --cold            each process loads Flower and torch itself, and is no fork of one that has
+    --allow-app FILE  runs no app but those whose bundles' SHA-256 digests are in this file, one a line
 
 What follows `--` are options of `flower-superexec`. How a task is started is chosen by a class of Flower's own,
 `SubprocessExecutor`, of which two methods are replaced here; tests/deploy/test_executor.py holds that they are there. A
@@ -35,7 +35,12 @@ PLAIN_NAMES = r"\w[\w.+-]*/\w[\w.+-]* \w[\w.+-]*"  # publisher, app, version
 
 
 class TaskExecutor:
-    """Starts the processes of tasks; with `allowed`, a file of digests, of no other apps."""
+    """Starts the processes of tasks.
+
+    Args:
+        cold: each loads what it needs itself.
+        allowed: the file of digests; None where any app may run.
+    """
 
     def __init__(self, cold: bool, allowed: Path | None):
         self._context: Any = multiprocessing.get_context("spawn" if cold else "forkserver")
@@ -65,7 +70,11 @@ class TaskExecutor:
 
 
 def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
-    """Be Flower's program for a task, in a process of its own."""
+    """Be Flower's program for a task, in a process of its own.
+
+    Args:
+        allowed: the file of digests; None where any app may run.
+    """
     # a fork has the random state of the process that it comes from
     for name in ("numpy", "torch"):
         if name in sys.modules:
@@ -95,7 +104,11 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
 
 def watch_tasks(allowed: Path | None) -> None:
     """Replace two functions of Flower's ClientApp: when it has got its task, a line says what that is; before it
-    unpacks the app, one that is not listed is refused, and the server is told."""
+    unpacks the app, one that is not listed is refused. The server is told, and the site is free for the next message.
+
+    Args:
+        allowed: the file of digests, which may change while the site runs; None where any app may run.
+    """
     pull_task_input, install_from_fab = run_clientapp.pull_task_input, run_clientapp.install_from_fab
     names: list[str] = []
 

@@ -45,10 +45,19 @@ ForkingPickler.register(memoryview, lambda view: (bytes, (bytes(view),)))
 
 
 class LocalGrid(Grid):
-    """Nodes of this process, each with its node_config, or of `workers` processes, each of which has its own nodes,
-    neighbours in the order of `nodes`."""
+    """Nodes of this process.
 
-    # what protosphere/core/flower.py asks: no dead worker is started again, and every message is answered
+    Attributes:
+        simulated: no node is started again when its worker has died.
+        in_turn: every message is answered, however long the others take: nobody is late.
+
+    Args:
+        run_config: the run's flat configuration, as Flower fuses it.
+        nodes: one node_config a node (partition-id, num-partitions, perhaps model and data-path).
+        workers: 1 answers a message when its reply is pulled; more are spawned processes, each of which has its own
+            nodes, neighbours in the order of `nodes`.
+    """
+
     simulated = in_turn = True
 
     def __init__(self, run_config: Mapping[str, Any], nodes: Sequence[NodeConfig], workers: int = 1):
@@ -162,12 +171,20 @@ def run_in_process(
     grid_of: Callable[..., LocalGrid] = LocalGrid,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run a whole run in this process, as `flwr run` would; its folder's run.log has its lines, and why it failed.
+    """A whole run in this process, as `flwr run` would do it. Its lines, and why it failed, stand in its run.log.
 
     Args:
+        run_config: settings by name; what is missing takes its default.
         show: gets each line that the run says.
         opened: told the run's folder as soon as there is one.
+        grid_of: what makes the grid of (configuration, nodes, workers).
         on_round: told the line of every round when its checkpoint is written; False ends the run.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        SettingError, RosterError, RunError: one sentence each.
     """
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
@@ -202,7 +219,11 @@ def run_in_process(
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
-    """What the server would learn about each client of a simulation, by the first of them; nothing is trained."""
+    """What the server would learn about each client of a simulation, as the first of them says it; nothing is trained.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+    """
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     simulate()
     node: NodeConfig = {"partition-id": 0, "num-partitions": clients}

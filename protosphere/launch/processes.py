@@ -40,9 +40,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Let SIGINT, SIGTERM and SIGHUP raise `Interrupted` inside, once. It yields a function that deafens the process to
-    them, for a clean-up that must come to its end."""
-    # elsewhere Python takes no handlers
+    """Let SIGINT, SIGTERM and SIGHUP raise `Interrupted` inside, once.
+
+    Yields a function that deafens the process to them, for a clean-up that must come to its end. Outside the main
+    thread, where Python takes no handlers, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -76,12 +78,16 @@ def import_path() -> str:
 def start(
     command: Sequence[str], patience: float = PATIENCE, scratch: str | os.PathLike[str] = "", **options: Any
 ) -> "subprocess.Popen[str]":
-    """Start a command under a watcher, in a session of its own, its stdin empty. The watcher ends with the command's
-    exit code, 128 + n on signal n, when all that came of it has ended; `kill` would leave its processes alone.
+    """Start a command under a watcher, in a session of its own, its stdin empty.
 
     Args:
         patience: seconds that the command has for its own clean end, before the rest of what it started is ended.
         scratch: a folder that is removed when this process is gone, which would have done so.
+        options: of `subprocess.Popen`.
+
+    Returns:
+        The watcher. It ends with the command's exit code, 128 + n on signal n, when all that came of the command has
+        ended. End it by `terminate`; `kill` would leave its processes alone.
     """
     watcher = [sys.executable, "-I", __file__, str(os.getpid()), str(patience), os.fspath(scratch)]
     options |= {"text": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}

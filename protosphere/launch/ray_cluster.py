@@ -28,7 +28,11 @@ class Node(NamedTuple):
 
 
 def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
-    """How many tasks that need so much run at a time; none is spread over nodes."""
+    """How many tasks that need so much run at a time; none is spread over nodes.
+
+    Raises:
+        SettingError: no node can run one.
+    """
     number = 0
     for node in nodes if cpus >= 1 and gpus >= 0 else ():
         number += int(min(node.cpus // cpus, node.gpus // gpus if gpus else float("inf")))
@@ -41,7 +45,11 @@ def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
 
 
 def cluster_address(address: str) -> str:
-    """An address as it is; of "", that of the cluster of which this machine is a node."""
+    """An address as it is; of "", that of the cluster of which this machine is a node.
+
+    Raises:
+        SettingError: it is none.
+    """
     # `ray start` leaves it there. Ray's own `auto` takes any Ray of this machine, also that of another run
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     address = address or os.environ.get("RAY_ADDRESS", "")
@@ -56,7 +64,14 @@ def cluster_address(address: str) -> str:
 
 
 def nodes_at(address: str) -> list[Node]:
-    """Join the cluster for a moment, in a process that can be left behind: its nodes that are alive."""
+    """Join the cluster for a moment, in a process that can be left behind: its nodes that are alive.
+
+    Args:
+        address: of its head; "" for the cluster of which this machine is a node.
+
+    Raises:
+        SettingError: the address is none, nobody answers there, or this machine is no node of a cluster.
+    """
     address = cluster_address(address)
     if not re.fullmatch(r"[^/]+:\d+", address):
         raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")

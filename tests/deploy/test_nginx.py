@@ -88,7 +88,8 @@ class SuperLink(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gate(tmp_path, certified):
-    """nginx before a SuperLink: a client that calls it, the calls that came through, and the folder of its logs."""
+    """nginx before a SuperLink: a client that calls it, the calls that came through, the folder of its logs, and what
+    ends the SuperLink."""
     credentials, port, fleet = certified(-1, 100, "localhost"), free_port(), free_port()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(credentials / "superlink.crt", credentials / "superlink.key")
@@ -96,6 +97,11 @@ def gate(tmp_path, certified):
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     SuperLink.calls = []
+
+    def end():
+        server.shutdown()
+        server.server_close()
+
     nginx = start_nginx(tmp_path / "nginx", credentials, fleet, port)
     trust = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
     with httpx.Client(verify=trust, trust_env=False, timeout=30, base_url=f"https://localhost:{fleet}") as client:
@@ -108,16 +114,15 @@ def gate(tmp_path, certified):
 
         try:
             assert comes(answers), (tmp_path / "nginx" / "error.log").read_text()
-            yield client, SuperLink.calls, tmp_path / "nginx"
+            yield client, SuperLink.calls, tmp_path / "nginx", end
         finally:
             processes.stop(nginx)
-            server.shutdown()
-            server.server_close()
+            end()
 
 
 @of_nginx
 def test_only_the_calls_of_supernodes_pass_and_only_their_headers(gate):
-    client, calls, _ = gate
+    client, calls, *_ = gate
     sent = {"content-type": "application/protobuf", "flwr-signature": "a signature", "x-forwarded-for": "10.0.0.1"}
     for path in fleet_paths():
         assert client.post(path, content=b"a body", headers=sent).status_code == 299
@@ -144,10 +149,25 @@ def test_only_the_calls_of_supernodes_pass_and_only_their_headers(gate):
 
 @of_nginx
 def test_a_message_is_never_written_to_a_disk_and_has_a_limit(gate):
-    client, calls, place = gate
+    client, calls, place, _ = gate
     path = "/v1/fleet/push-object"
     message = bytes(6 * MEGABYTE)
     answer = client.post(path, content=message)
     assert (answer.status_code, answer.content, calls[0][2]) == (299, message, message)
     assert client.post(path, content=bytes(33 * MEGABYTE)).status_code == 413
     assert "temporary file" not in (place / "error.log").read_text()
+
+
+@of_nginx
+def test_an_address_that_calls_too_fast_waits_and_is_served(gate):
+    client, calls, place, _ = gate
+    assert {client.post(fleet_paths()[0]).status_code for _ in range(300)} == {299}
+    assert len(calls) == 300
+    assert "delaying request" in (place / "error.log").read_text()
+
+
+@of_nginx
+def test_a_superlink_that_is_not_there_is_an_answer_that_supernodes_try_again(gate):
+    client, *_, end = gate
+    end()
+    assert client.post(fleet_paths()[0]).status_code in (502, 503, 504)

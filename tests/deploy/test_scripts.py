@@ -207,6 +207,12 @@ def test_a_superlink_s_state_is_no_other_superlink_s(script, tmp_path):
     assert (code, "give each a --state of its own" in said) == (2, True), said
 
 
+def test_the_services_keep_to_it_too():
+    for name, lines in (("superlink", {"KillMode=mixed"}), ("supernode", {"Restart=always"})):
+        unit = (DEPLOY / "systemd" / f"protosphere-{name}.service").read_text().splitlines()
+        assert lines | {"UMask=0077", "StateDirectoryMode=0700"} <= set(unit)
+
+
 OPEN = "would let everybody who reaches it start code on all sites"
 GATE = "nginx stands before a SuperLink of Flower 1.40 and newer (deploy/nginx/protosphere-gate.conf"
 OF_NODES = [
