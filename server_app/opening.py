@@ -108,7 +108,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {num_classes} classes, "
-        f"d = {settings.feature_dim}, {settings.rounds} rounds, inference rule {run.inference}"
+        f"d = {settings.feature_dim}, {settings.rounds} round{'s' * (settings.rounds != 1)}, "
+        f"inference rule {run.inference}"
     ]
     if "prototypes" in run.exchange.kinds() and settings.wire_dtype != "float32":
         lines.append(f"  prototypes are sent as {settings.wire_dtype}")

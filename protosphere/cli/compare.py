@@ -46,9 +46,7 @@ def compare(
     metric: Annotated[str, option(METRIC, "FIGURES")] = "",
     baseline: Annotated[
         str,
-        option(
-            "The method that all others are compared with (default: `local` if it is there, else the first).", "NAME"
-        ),
+        option("The method that all others are compared with (default: `local` if present, else the first).", "NAME"),
     ] = "",
     vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
     choose: Annotated[str, option(CHOOSE, "BY")] = "",
@@ -83,8 +81,8 @@ def compare(
     """Compare methods over data sets, partitions and seeds.
 
     On each data set and partition all methods get the same split, initial models and client selection.
-    On a terminal a preset says first what it costs, from one timed round, and asks.
-    FILE is a comparison in TOML; without it and --preset, methods are compared on digits with default settings.
+    On a terminal, a preset first times one round, estimates its cost, and asks.
+    FILE is a comparison in TOML. Without FILE or --preset, methods are compared on digits with default settings.
 
     A trial is one run: one method, data set, partition and seed. The comparison writes a folder with all trials,
     table.csv, table.md, table.tex and report.html. --resume runs only the trials that are not finished.

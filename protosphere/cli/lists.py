@@ -20,8 +20,8 @@ Search = Annotated[
 def methods(search: Search = "") -> None:
     """List the methods that `strategy` names.
 
-    `up` and `down` are what clients and server send with the default settings. Architectures: `any` means that
-    different ones exchange with each other; grouped, that only equal ones do; one per run, that all must be equal.
+    `up` and `down` are what clients and server send with the default settings. Architectures: with `any`,
+    different ones exchange; with grouped, only equal ones do; with one per run, all must be equal.
 
     Exits 0.
     """

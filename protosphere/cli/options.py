@@ -34,14 +34,14 @@ On = Annotated[
 ]
 Rule = Annotated[str, option("The inference rule (default: the client's own).", "NAME")]
 Encoder = Annotated[
-    str, option("The public encoder for the rule `encoder`, if it is elsewhere than at the client.", "NAME")
+    str, option("The public encoder for the rule `encoder`, if it is not where the client had it.", "NAME")
 ]
 State = Annotated[
     Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that lies in the folder, somebody else's."),
+    typer.Option("--trust", help="Run code found in the folder, which somebody else may have written."),
 ]
 
 

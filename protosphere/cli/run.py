@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def run(
-    clients: Annotated[int | None, option("Number of clients (default: what the data say, or 10).", "N")] = None,
+    clients: Annotated[int | None, option("Number of clients (default: given by the data, or 10).", "N")] = None,
     on: On = "",
     cpus_per_client: Annotated[int | None, option("With --on flower or ray: CPU cores per client (1).", "N")] = None,
     gpus_per_client: Annotated[float | None, option("With --on flower or ray: GPUs per client (0).", "SHARE")] = None,
     settings: Settings = None,
     preset: Preset = "",
-    resume: Annotated[str, option("Go on with a run: its folder, name or number, or `latest`.", "RUN")] = "",
+    resume: Annotated[str, option("Continue a run: its folder, name or number, or `latest`.", "RUN")] = "",
     results: Annotated[str, option("The folder in which the run's folder is made.", "DIR")] = "",
     what_leaves: Annotated[
         bool, option("List what the server would learn about each client; exit.", None, "--what-leaves")

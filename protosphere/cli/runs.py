@@ -21,7 +21,7 @@ app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke
 def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """List runs and comparisons, or delete some.
 
-    What is `stopped` goes on with `--resume`. Beside the state are the finished rounds, or trials.
+    `--resume` continues a `stopped` one. Finished rounds or trials follow the state.
     `%` is the headline accuracy. The size includes the clients' models in this PROTOSPHERE_HOME.
 
     Exits 0, or 2 if the results folder is a file.

@@ -20,16 +20,16 @@ LAST = 5  # rounds, of whose seconds the mean is said
 def status(
     state: Annotated[str, option("The SuperLink's folder; default: PROTOSPHERE_HOME.", "FOLDER")] = "",
     credentials: Annotated[
-        str, option("Where its certificates and the sites' .pub files lie, which name the sites.", "FOLDER")
+        str, option("The folder of its certificates and of the sites' .pub files, which name the sites.", "FOLDER")
     ] = "",
-    results: Annotated[str, option("Where runs leave their folders; default: results/ of the SuperLink.", "DIR")] = "",
+    results: Annotated[str, option("The folder of runs; default: results/ of the SuperLink.", "DIR")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Print a SuperLink's sites and the newest run.
 
-    A site has the name of its key's file. When it was last heard is by its heartbeat, one every 30 s.
+    A site is named after its key's file. Its heartbeat, every 30 s, shows when it was last heard.
 
-    Exits 0, or 2 if there is no SuperLink's folder.
+    Exits 0, or 2 if the folder is not a SuperLink's.
     """
     from protosphere.core.home import home
 

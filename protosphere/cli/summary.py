@@ -23,7 +23,7 @@ def print_summary(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
-        typer.echo(f"{name} on {data}, {clients} clients, {summary['rounds']} rounds: test accuracy in %")
+        typer.echo(f"{name} on {data}, {clients} clients, {_rounds(summary)}: test accuracy in %")
         console().print(_table(summary))
     for line in _lines(summary, _names(folder)):
         typer.echo(line)
@@ -109,12 +109,12 @@ def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
             return ["accuracy: withheld by the clients (`privacy`); `protosphere report --state` prints it there"]
         return ["accuracy: no client could be evaluated"]
     if headline["figure"] == "selected":
-        choice = "each rule at the round with its best validation accuracy"
+        choice = "each rule is shown at the round with its best validation accuracy"
     else:
-        choice = "without validation samples, after the last round"
+        choice = "without validation samples, each rule is shown after the last round"
     majority = _percent(summary["floor"]["majority-class"])
     return [
-        f"* the rule by which this method predicts; {choice}",
+        f"* this method's own rule; {choice}",
         f"always predicting a client's most frequent class reaches {majority}",
     ]
 
@@ -131,6 +131,11 @@ def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: i
     ]
     more = len(failures) - most
     return [*lines, f"{more} more clients failed in some rounds; metrics.jsonl lists them"] if more > 0 else lines
+
+
+def _rounds(summary: Mapping[str, Any]) -> str:
+    number = summary["rounds"]
+    return f"{number} round{'s' * (number != 1)}"
 
 
 def _percent(value: float | None) -> str:
