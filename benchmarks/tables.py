@@ -87,8 +87,8 @@ class Stored:
         data_by_seeds: dict[str, list[str]] = {}
         for data in self.names("data"):
             data_by_seeds.setdefault(", ".join(map(str, self.seeds(data))), []).append(data)
-        seeds = [f"{numbers} of {', '.join(data)}" for numbers, data in data_by_seeds.items()]
-        note = f", {self.source['note']}" if "note" in self.source else ""
+        seeds = [f"{numbers} on {', '.join(data)}" for numbers, data in data_by_seeds.items()]
+        note = f" ({self.source['note']})" if "note" in self.source else ""
         return f"`{self.source['command']}`{note}, commit {self.source['commit']}. Seeds: {'; '.join(seeds)}."
 
 
@@ -238,7 +238,7 @@ def claims() -> Iterator[str]:
 
 def constants() -> Iterator[str]:
     """Each method's accuracy on validation samples by each value that was tried; the best one is bold."""
-    yield table_head("method", "constant", "validation accuracy by value", left=3)
+    yield table_head("method", "hyperparameter", "validation accuracy in % by value", left=3)
     for method, (setting, accuracies) in validation_accuracies(Stored("constants")).items():
         best = best_value(accuracies)
         cells = []
@@ -314,7 +314,7 @@ def sources() -> Iterator[str]:
     tables = [Stored(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
     for table in tables:
         yield f"- `{table.name}.csv`: {table.describe()}"
-    yield f"- machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
+    yield f"- Machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
 
 
 class ProgramResult:
@@ -387,8 +387,8 @@ def releases() -> Iterator[str]:
     )
     yield ""
     yield (
-        "On a client's own classes a release adds almost nothing. With 50 samples per class and ε = 3 the private "
-        f"models of `protonorm` have {own:.1f} %. Those of `frame`, which sends nothing, have {control:.1f} %."
+        "On a client's own classes, a release adds almost nothing. With 50 samples per class and ε = 3, private models "
+        f"of `protonorm` reach {own:.1f} %. Those of `frame`, which sends nothing, reach {control:.1f} %."
     )
     yield ""
     yield result.describe()
@@ -398,7 +398,7 @@ def decoder() -> Iterator[str]:
     """How often a decoder's guess is right, by what the mean is of."""
     result = ProgramResult("decoder")
     frame = result.frame.pivot_table(index="features", columns="samples", values="share", sort=False)
-    yield table_head("mean of", *(f"{size} sample{'s' * (size > 1)}" for size in frame.columns))
+    yield table_head("features of", *(f"mean of {size} sample{'s' * (size > 1)}" for size in frame.columns))
     for features, shares in frame.iterrows():
         yield table_row([features, *(f"{100 * share:.1f}" for share in shares)])
     yield ""

@@ -53,7 +53,7 @@ def test_what_the_readme_says_of_its_table_is_so():
 def test_the_angles_of_the_picture_are_those_that_its_program_kept():
     frame = pd.read_csv(PROGRAM_RESULTS / "spiral.csv").set_index("method")
     fedproto, protonorm = (round(frame.loc[method, "angle"]) for method in ("fedproto", "protonorm"))
-    assert f"come within {fedproto}°; ProtoNorm's stay {protonorm}° apart" in page("README.md")
+    assert f"is {fedproto}° with FedProto, {protonorm}° with ProtoNorm" in page("README.md")
 
 
 def test_the_costs_of_releases_are_those_of_the_accountant():
@@ -144,7 +144,7 @@ def test_a_seed_that_is_not_finished_everywhere_is_left_out(place):
     assert sorted(set(stored.frame["seed"])) == [0, 2]
     assert stored.values("digits", "protosphere", "pool selected").to_dict() == {0: 0.9, 2: 0.92}
     assert "commit abc" in stored.describe()
-    assert "Seeds: 0, 2 of digits." in stored.describe()
+    assert "Seeds: 0, 2 on digits." in stored.describe()
     folder = compared(place, ACCURACIES)
     with pytest.raises(SystemExit, match="digits, local, seed 0 is in two folders"):
         store("methods", [folder, folder], "", "")
