@@ -65,8 +65,8 @@ class FedCGSSettings:
     """`fedcgs.*`.
 
     Attributes:
-        covariance: rows around their class means (pooled), or around one common mean (total; authors' code).
-        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size.
+        covariance: of samples around their class means (pooled), or around one common mean (total; authors' code).
+        shrinkage: shrinkage of the pooled Sigma towards a scaled identity.
         aggregation: how each class's means are aggregated. Paper: mean.
     """
 

@@ -39,7 +39,7 @@ class FedGenSettings:
     Attributes:
         share: averaged weights: the head, for any architecture (HtFLlib), or all, for one architecture (paper).
         alpha: weight of the cross-entropy on generated features. Paper: 10.
-        beta: weight of the divergence from the head's predictions on them. Paper: 10; 1 on EMNIST.
+        beta: weight of the divergence from the head's predictions on generated features. Paper: 10; 1 on EMNIST.
         weighting: weights of teachers. Authors: samples.
         diversity: λ_D, weight of the server's diversity term. Paper: 1.
         noise_dim: q, dimension of the generator's noise. Authors: 32; 64 on CIFAR.

@@ -29,7 +29,7 @@ class FedNHSettings:
     """`fednh.*`.
 
     Attributes:
-        smoothing: ρ, share of W that is kept in a round. Paper: 0.9.
+        smoothing: ρ, share of the prototypes W that is kept in a round. Paper: 0.9.
         scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
         weighting: weights of clients in a class's prototype. Authors: samples.
         start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).

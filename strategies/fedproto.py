@@ -29,7 +29,8 @@ class FedProtoSettings:
 
     Attributes:
         aggregation: aggregation of local prototypes. Paper: weighted; its code and ProtoNorm: mean.
-        trim: share of holders that `trimmed-mean` cuts off at each end; unless 0, at least one of three or more. Ours.
+        trim: share of holders that `trimmed-mean` cuts off at each end; unless 0, at least one if three or more hold a
+            class. Ours.
         gamma: scale of the targets, relative to the prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 

@@ -53,7 +53,7 @@ class FRAugSettings:
     Attributes:
         variant: distances used, and whether features are mixed. Authors: by data set.
         ramp: omega, how steeply the share of generated features rises. Authors: 0.002; 0.01 on PACS.
-        lambda_g: weight of the distance to real features that G maximises. Authors: 1; 10 on PACS.
+        lambda_g: weight of the distance to real features that the generator G maximises. Authors: 1; 10 on PACS.
         lambda_t: λ_Ψ, weight of the distance to real features that Psi minimises. Authors: 1.
         rate: learning rate of G and Psi. Authors: 0.05.
     """

@@ -84,11 +84,11 @@ class ProtosphereSettings:
 
     Attributes:
         gamma: scale of the frame, as `protonorm.gamma`.
-        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size; 0: by its number of samples (OAS).
+        shrinkage: shrinkage of the pooled Sigma towards a scaled identity; 0: by its number of samples (OAS).
         exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
             round, otherwise enough for nearly all.
         fewest: classes with fewer samples are not sent, unless a client has no larger one.
-        share: the same limit as a share of the client's average class size. With a lower share more clients vote on
+        share: as `fewest`, but a share of the client's average class size. With a lower share more clients vote on
             a class, which outvotes liars, but its means are noisier.
         aggregation: how means of a class with three or more holders are aggregated; robust means also bound each
             client's scatter.

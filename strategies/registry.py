@@ -40,7 +40,7 @@ METHODS = {
     "protosphere": Entry(
         module="protosphere.strategies.protosphere",
         family="statistics in a public encoder's space",
-        source="ours: [what it is worth](results.md)",
+        source="ours: [results](results.md)",
         up="class means and the covariance within classes",
         down="the aggregated means and covariance",
         cost="client: encoder",

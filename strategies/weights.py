@@ -55,7 +55,7 @@ class WeightsSettings:
     Attributes:
         aggregation: aggregation of weights in groups of three or more clients; all but `mean` weigh clients equally.
             Ours.
-        trim: as `fedproto.trim`, for the values of a group.
+        trim: as `fedproto.trim`, for the weights of a group.
     """
 
     aggregation: Literal["mean", "median", "trimmed-mean", "geometric-median"] = "mean"

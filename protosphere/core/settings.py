@@ -115,28 +115,28 @@ class Settings(BaseModel):
     """internal: settings of your own method, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
     """a name, a hub id or a path; several, separated by commas, or `<folder>/*`, are [domains](data.md#domains);
-    several tables are sites"""
+    several tables: one client each"""
     classes: Literal["same", "union"] = "same"
     """classes of domains: the same names everywhere, or the union of all"""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
-    """image side in pixels; 0: unchanged, for domains the largest"""
+    """image side in pixels; 0: unchanged, or the largest among domains"""
     models: NotEmpty = "tiny"
-    """architectures, assigned to clients in turn: names, families or `./file.py:callable`, separated by commas. Without
-    it, the data decide. A site's own `model` takes precedence"""
+    """architectures, assigned to clients in turn: names, families or `./file.py:callable`, separated by commas. The
+    default depends on the data. A site's own `model` takes precedence"""
     rounds: AtLeastOne = 20
     """T, number of rounds"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """seed of all random draws"""
 
     clients: Count = 0
-    """number of clients; 0: 10 or what the data imply; in a deployment, `--of` of most sites"""
+    """number of clients; 0: 10 or what the data imply; in a deployment, what most sites give as `--of`"""
     min_clients: Count = 0
     """deployment: start with this many clients; others [join later](deployment.md#sites-that-come-and-go); 0: wait
     for all"""
     forget_after: Count = 0
     """with `min-clients`: rounds of absence after which a client leaves; 0: never"""
     partition: Annotated[str, BeforeValidator(_partition)] = "dirichlet"
-    """how samples are [divided](data.md#who-gets-what): `iid`, `dirichlet`, `pathological`, `way-shot` (few samples
+    """how samples are [divided](data.md#partitions): `iid`, `dirichlet`, `pathological`, `way-shot` (few samples
     of few classes), `mixed` (the same within a domain), `table`, `column` or `sites` (one data set per client)"""
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
@@ -179,7 +179,7 @@ class Settings(BaseModel):
     augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
     """augmentation of training images ([data](data.md#transforms))"""
     spiral_noise: NotNegative = 0.2
-    """standard deviation of the spiral's angles in radians; paper: 1 as printed"""
+    """standard deviation of the spiral's angles in radians; the paper prints 1"""
     spiral_points: AtLeastOne = 1000
     """number of points of the spiral; paper: 5000"""
 
@@ -217,7 +217,7 @@ class Settings(BaseModel):
     """with shared weights: average batch norm statistics, or keep them local"""
     wire_dtype: Literal["float32", "float16"] = "float32"
     """format of exchanged values. `protosphere` always sends scatter and discriminant as `float16`. TinyProto can
-    exceed its maximum, 65504"""
+    exceed the maximum of `float16`, 65504"""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     """ρ, share of clients with training samples that train in a round"""
@@ -250,7 +250,7 @@ class Settings(BaseModel):
     privacy_unit: Literal["row", "group"] = "row"
     """unit of protection: one sample, or all samples of a `group-column` value"""
     privacy_scale: Positive = 10.0
-    """length of a released prototype of norm 1"""
+    """length to which a released prototype of norm 1 is scaled"""
     privacy_measure: bool = False
     """for public data: send metrics in the clear, outside the guarantee"""
 
@@ -266,10 +266,10 @@ class Settings(BaseModel):
     """the run ends after this many failed rounds in a row"""
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
-    """uploads with a longer prototype are rejected (TinyProto: times the client's samples)"""
+    """uploads with a longer prototype are rejected (TinyProto: times the client's number of samples)"""
     max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
-    """largest weight of a client in means and metrics, in medians of the clients' numbers of samples; papers' presets:
-    1e9"""
+    """largest weight of a client in means and metrics, as a multiple of the clients' median number of samples; papers'
+    presets: 1e9"""
     client_weights: Literal["samples", "equal"] = "samples"
     """weigh clients by their samples, or equally"""
 

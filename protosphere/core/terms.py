@@ -14,13 +14,13 @@ HEADINGS: dict[Kind, str] = {
 }
 NOTATION = (
     "N is the number of clients, K the number of classes, and T the last round. a_i(t) is the test accuracy of client "
-    "i after round t, by one inference rule. n_i is its number of test samples, capped at `max-weight-ratio` times the "
-    "clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i, and V(t) is the same on validation samples. Round 0, before "
-    "training, never counts.",
+    "i after round t, by one inference rule. n_i is the client's number of test samples, capped at "
+    "`max-weight-ratio` times the clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i, and V(t) is the same on validation "
+    "samples. Round 0, before training, is never counted.",
     "x is a sample and y its class. z(x) are the features and g(x) the logits of the client's own model. ẑ(x) are "
     "the public encoder's features, as unit vectors. n_ij is the number of training samples of class j at client i, "
     "and π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij is the mean of z(x) over these samples, and P_j is the global "
-    "prototype.",
+    "prototype of class j.",
 )
 
 
@@ -80,7 +80,8 @@ _ALL = (
     Term(
         "domain NAME",
         "figures",
-        "Test accuracy of one domain's clients after the headline's round, by the method's own inference rule.",
+        "Test accuracy of the clients of one domain (one source of data), after the headline's round, by the "
+        "method's own inference rule.",
         "Σ_i n_i a_i(t) / Σ_i n_i over the domain's clients",
     ),
     Term(
@@ -111,37 +112,38 @@ _ALL = (
         "A(pool) − A(pool-local of `local`), and likewise encoder − encoder-local and classifier − classifier",
     ),
     Term("classifier", "rules", "The client's own model: its extractor, then its head.", "argmax_j g(x)_j"),
-    Term("local-prototypes", "rules", "The nearest of the client's own class means.", "argmin_j ‖z(x) − p_ij‖"),
+    Term("local-prototypes", "rules", "The class of the nearest local prototype.", "argmin_j ‖z(x) − p_ij‖"),
     Term(
         "global-prototypes",
         "rules",
-        "The nearest of the prototypes that the server sent; for `fedpagr` by cosine.",
+        "The class of the nearest global prototype that the server sent; for `fedpagr` by cosine.",
         "argmin_j ‖z(x) − P_j‖",
     ),
     Term(
         "discriminant",
         "rules",
-        "A linear discriminant on the private model's features: the client's class means, the covariance of its "
-        "features and its class frequencies.",
-        "argmax_j −½ (z(x) − p_ij)ᵀ Σ⁻¹ (z(x) − p_ij) + log(n_ij / Σ_j n_ij), Σ shrunk by 0.1 to a sphere",
+        "A linear discriminant on the private model's features. It uses the client's class means, class frequencies "
+        "and feature covariance.",
+        "argmax_j −½ (z(x) − p_ij)ᵀ Σ⁻¹ (z(x) − p_ij) + log(n_ij / Σ_j n_ij), Σ shrunk by 0.1 towards a scaled "
+        "identity",
     ),
     Term(
         "encoder",
         "rules",
-        "The exchanged classifier in a public encoder's space, over the classes of all clients. Under `privacy` it "
+        "The exchanged classifier on a public encoder's features, over the classes of all clients. Under `privacy` it "
         "is the nearest mean by cosine. With `protosphere`, a client adds its own means of classes that nobody sent.",
         "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
     ),
     Term(
         "encoder-local",
         "rules",
-        "The rule encoder without an exchange: a linear discriminant of the client's own training samples.",
+        "The rule encoder without an exchange: a linear discriminant fitted to the client's own training samples.",
         "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
     ),
     Term(
         "pool",
         "rules",
-        "The weighted product of the class probabilities of the private model and of the exchanged discriminant. "
+        "The weighted product of the class probabilities of the private model and of the exchanged classifier. "
         "The client chooses the weight w on validation samples (near 1/2 if they are few), and the temperature t ≤ 1 "
         "on training samples.",
         "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j",
@@ -183,16 +185,16 @@ _ALL = (
         "nothing useful.",
         "argmax_j n_ij",
     ),
-    Term("local", "baselines", "The method by which every client trains alone, and nothing is exchanged."),
+    Term("local", "baselines", "A method without an exchange: every client trains alone."),
     Term(
         "frame",
         "baselines",
-        "The method that differs from `protonorm` only in its targets, which come from the seed and lie far apart.",
+        "A method without an exchange: `protonorm` with targets that come from the seed and lie far apart.",
     ),
     Term(
         "payload",
         "training",
-        "Bytes of the values that a method exchanges, up from the clients and down to the clients.",
+        "Bytes of the values that a method exchanges: up from the clients, and down to them.",
     ),
     Term("on the wire", "training", "Bytes of whole messages: payload, names and evaluations."),
     Term(
@@ -211,8 +213,8 @@ _ALL = (
     Term(
         "prototype norm",
         "training",
-        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. If it is far from the "
-        "target norm, the features do not reach their targets.",
+        "Mean norm of a client's own prototypes after training. Near 0, the features have collapsed. If it is far "
+        "from the target norm, the features do not reach their targets.",
         "mean_j ‖p_ij‖",
     ),
     Term(
@@ -237,18 +239,20 @@ _ALL = (
     Term(
         "prototype",
         "words",
-        "A feature vector that stands for a class. A local prototype is the mean over a client's training samples.",
+        "A feature vector that stands for a class. A local prototype is a client's mean feature vector of a class. "
+        "The server combines these into global prototypes.",
         "p_ij = (1/n_ij) Σ z(x)",
     ),
     Term(
         "public encoder",
         "words",
-        "A fixed network or transform that every client has, made without private samples.",
+        "A fixed network or transform that computes features. All clients have the same one, made without private "
+        "samples.",
     ),
     Term(
         "inference rule",
         "words",
-        "How a class is predicted from a sample. A run reports several rules on the same models.",
+        "A way to predict a sample's class. A run reports several rules on the same models.",
     ),
     Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
     Term(
@@ -260,9 +264,10 @@ _ALL = (
     Term(
         "client selection",
         "words",
-        "The choice of the clients that train in a round: the seed draws a share `fraction-train`.",
+        "The choice of the clients that train in a round: a share `fraction-train`, drawn by the seed.",
     ),
     Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
+    Term("site", "words", "A client of a deployment: a machine with its own samples that runs a SuperNode of Flower."),
 )
 TERMS = {term.name: term for term in _ALL}
 
@@ -272,7 +277,7 @@ def concepts_page() -> str:
     lines = [
         "# Concepts",
         "",
-        "`protosphere glossary` prints the same.",
+        "`protosphere glossary` prints these terms. The formulas use the following symbols.",
         "",
         *(line for paragraph in NOTATION for line in (paragraph, "")),
     ]
