@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -314,7 +314,12 @@ def sources() -> Iterator[str]:
     tables = [Stored(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
     for table in tables:
         yield f"- `{table.name}.csv`: {table.describe()}"
-    yield f"- Machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
+    yield _machines(tables)
+
+
+def _machines(results: Iterable["Stored | ProgramResult"]) -> str:
+    """The last line of a list of sources."""
+    return f"- Machine: {'; '.join(sorted({result.source['machine'] for result in results}))}"
 
 
 class ProgramResult:
@@ -336,10 +341,11 @@ class ProgramResult:
             frame = frame[frame[column].isna() if value is None else frame[column] == value]
         return list(frame["accuracy"])
 
-    def describe(self) -> str:
+    def describe(self, with_machine: bool = True) -> str:
         """Where the figures come from, in a sentence."""
         note = f" ({self.source['note']})" if "note" in self.source else ""
-        return f"`{self.source['command']}`, commit {self.source['commit']}{note}, {self.source['machine']}."
+        machine = f", {self.source['machine']}" if with_machine else ""
+        return f"`{self.source['command']}`, commit {self.source['commit']}{note}{machine}."
 
 
 # name of the result, words in the table, method, α
@@ -367,7 +373,8 @@ def lies() -> Iterator[str]:
         yield table_row([words, alpha, *cells])
     yield ""
     for name, result in results.items():
-        yield f"- `{name}.csv`: {result.describe()}"
+        yield f"- `{name}.csv`: {result.describe(with_machine=False)}"
+    yield _machines(results.values())
 
 
 def releases() -> Iterator[str]:
@@ -391,7 +398,7 @@ def releases() -> Iterator[str]:
         f"of `protonorm` reach {own:.1f} %. Those of `frame`, which sends nothing, reach {control:.1f} %."
     )
     yield ""
-    yield result.describe()
+    yield f"Source: {result.describe()}"
 
 
 def decoder() -> Iterator[str]:
@@ -402,7 +409,7 @@ def decoder() -> Iterator[str]:
     for features, shares in frame.iterrows():
         yield table_row([features, *(f"{100 * share:.1f}" for share in shares)])
     yield ""
-    yield result.describe()
+    yield f"Source: {result.describe()}"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

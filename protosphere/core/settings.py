@@ -217,7 +217,7 @@ class Settings(BaseModel):
     """with shared weights: average batch norm statistics, or keep them local"""
     wire_dtype: Literal["float32", "float16"] = "float32"
     """format of exchanged values. `protosphere` always sends scatter and discriminant as `float16`. TinyProto can
-    exceed the maximum of `float16`, 65504"""
+    overflow it (65504)"""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     """ρ, share of clients with training samples that train in a round"""
@@ -250,7 +250,7 @@ class Settings(BaseModel):
     privacy_unit: Literal["row", "group"] = "row"
     """unit of protection: one sample, or all samples of a `group-column` value"""
     privacy_scale: Positive = 10.0
-    """length to which a released prototype of norm 1 is scaled"""
+    """length of released unit prototypes"""
     privacy_measure: bool = False
     """for public data: send metrics in the clear, outside the guarantee"""
 

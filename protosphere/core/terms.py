@@ -48,13 +48,13 @@ _ALL = (
     Term(
         "selected",
         "figures",
-        "Test accuracy after the round with the best validation accuracy. Test samples are not used for the choice.",
+        "Test accuracy after the round with the best validation accuracy.",
         "A(t*), t* = argmax_t V(t); ties go to the latest round",
     ),
     Term(
         "best",
         "figures",
-        "Test accuracy after the best round. The round is chosen on the test samples themselves.",
+        "Test accuracy after the round that is best on the test samples themselves.",
         "max_t A(t)",
     ),
     Term(
@@ -94,8 +94,7 @@ _ALL = (
         "headline",
         "figures",
         "The run's main metric: selected, or final if there are no validation samples. It uses the method's own "
-        "inference rule or the one that `inference` names. A comparison of methods with different rules shows it by "
-        "classifier and by discriminant.",
+        "inference rule or the one that `inference` names.",
     ),
     Term("worst client", "figures", "The lowest test accuracy of any client in a round.", "min_i a_i(t)"),
     Term(
@@ -194,7 +193,7 @@ _ALL = (
     Term(
         "payload",
         "training",
-        "Bytes of the values that a method exchanges: up from the clients, and down to them.",
+        "Bytes of the exchanged values, up from the clients and down to them.",
     ),
     Term("on the wire", "training", "Bytes of whole messages: payload, names and evaluations."),
     Term(
@@ -246,8 +245,7 @@ _ALL = (
     Term(
         "public encoder",
         "words",
-        "A fixed network or transform that computes features. All clients have the same one, made without private "
-        "samples.",
+        "A fixed feature extractor that all clients share, made without private samples.",
     ),
     Term(
         "inference rule",

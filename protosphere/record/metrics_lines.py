@@ -17,7 +17,7 @@ from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigu
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
-LEGEND = "one line per round: test accuracy after it (of the worst client), payload up/down, time; round 0 is untrained"
+LEGEND = "one line per round: test accuracy (of the worst client), payload up/down, time; round 0 is untrained"
 Line = dict[str, Any]
 
 
