@@ -53,13 +53,10 @@ $(OTHER)/.ready: $(READY)
 # then what a federation is worth: private models and a public encoder's space without an exchange, and the default's
 # pool with one, on 600 samples
 demo: $(READY)
-	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
-	@code=0; \
-	echo "$(BIN)/protosphere run --on flower --clients 3 -c 'rounds=2'"; \
-	$(BIN)/protosphere run --on flower --clients 3 -c 'rounds=2' || code=$$?; \
+	$(BIN)/protosphere run --clients 8 -c 'max-samples=600 alpha=0.5 rounds=10' $(if $(SETTINGS),-c '$(SETTINGS)')
 	$(BIN)/protosphere compare --methods local,frame,protonorm,protosphere --seeds 0,1,2 \
 		--metric 'classifier selected,pool-local selected,pool selected' \
-		-c 'encoder="handcrafted" max-samples=600 alpha=0.5 $(SETTINGS)' && exit $$code
+		-c 'clients=8 encoder="handcrafted" max-samples=600 alpha=0.5 evaluate-every=4' $(if $(SETTINGS),-c '$(SETTINGS)')
 
 deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))
 	$(if $(FLOWER),$(OTHER)/bin,$(BIN))/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
