@@ -49,7 +49,7 @@ class ProtoNormSettings:
         energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic (paper), 1 is Thomson's.
         iterations: maximum number of `thomson` steps. Release: 500.
         stop: early stopping of `thomson`; force is the paper's rule.
-        epsilon: threshold of `stop`. Release: four decimals.
+        epsilon: threshold of `stop`. The release compares four decimals.
         initial_directions: targets of round 1: random unit vectors (Algorithm 2) or none.
     """
 
