@@ -112,8 +112,8 @@ esac
 set -- "$@" :: "$python" -P "$root/deploy/executor.py" --cold -- --runtime-api-address "$inside:$port"
 if [ -n "$credentials" ]; then set -- "$@" --root-certificates "$credentials/ca.crt"; else set -- "$@" --insecure; fi
 
-# its database is kept clear of messages, which tell of the sites' samples; so it is no other SuperLink's as long as a
-# process of this one lives
+# its database is kept clear of messages, which tell of the sites' samples; so it is no other SuperLink's as long as this
+# process or a watcher of its children lives
 command -v flock >/dev/null || refuse "there is no flock on the PATH; install util-linux"
 exec 9>"$state/superlink.db.lock"
 flock -n 9 || refuse "another SuperLink has $state/superlink.db; give each a --state of its own"

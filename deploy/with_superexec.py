@@ -53,7 +53,7 @@ def run_both(commands: list[list[str]]) -> int:
             signal.signal(number, lambda number, _: signals.append(number))
     children, readers = [], []
     for command in commands:
-        # the database's lock is theirs, too: a SuperLink may outlive this process
+        # the database's lock is held by the watchers, too: what they watch may outlive this process
         child = processes.start(command, GRACE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False)
         children.append(child)
         readers.append(threading.Thread(target=pass_on, args=(child.stdout,), daemon=True))
@@ -65,8 +65,11 @@ def run_both(commands: list[list[str]]) -> int:
 
     processes.stop(*children)
     for reader in readers:
-        reader.join()
-    return codes[0] if codes else 0
+        # what outlives a killed watcher keeps the pipe open
+        reader.join(1.0)
+    if not codes:
+        return 0
+    return 128 - codes[0] if codes[0] < 0 else codes[0]
 
 
 def sweep(database: Path) -> None:

@@ -244,10 +244,10 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
         if report.partition != partition:
             raise MessageError(
                 f"its node answers as partition {report.partition}, and a node stands for one partition of a run; "
-                f"start its SuperNode as partition {partition} again."
+                f"start its SuperNode as partition {partition} again"
             )
         if report.round != context.round_number:
-            raise MessageError(f"its reply is one of round {report.round}.")
+            raise MessageError(f"its reply is one of round {report.round}")
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and ARRAYS in records, size=size)
     problem = f"it says: {_quote(partition, report.problem)}" if report.problem else ""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import (
@@ -42,6 +42,9 @@ from protosphere.launch.processes import Interrupted, import_path, interruptible
 from protosphere.record.folder import RunFolder, append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
 from protosphere.strategies import packed
+
+if TYPE_CHECKING:
+    import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr`, not two seconds
@@ -384,19 +387,30 @@ def free_port() -> int:
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
     """Whether a SuperLink answers on this machine, over TLS where its authority's certificate is given."""
-    scheme = "https" if authority else "http"
-    return not connection_error(f"{scheme}://127.0.0.1:{port}", authority)
+    import httpx
+
+    with suppress(OSError, httpx.HTTPError):
+        return _ask_health(f"{'https' if authority else 'http'}://127.0.0.1:{port}", authority).is_success
+    return False
+
+
+def _ask_health(url: str, authority: Path | None) -> "httpx.Response":
+    """A SuperLink's answer to whether it is well; no proxy is asked."""
+    import httpx
+
+    trust = ssl.create_default_context(cafile=authority)
+    return httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5)
 
 
 def connection_error(url: str, authority: Path | None) -> str:
-    """Why no SuperLink answers, in the system's or OpenSSL's words; empty where one does. No proxy is asked."""
+    """Why nobody answers there, in the system's or OpenSSL's words; empty where somebody does."""
     import httpx
 
     try:
-        trust = ssl.create_default_context(cafile=authority)
-        httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5).raise_for_status()
-    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"{url} does not answer ({error})"
+        _ask_health(url, authority)
+    except (OSError, httpx.TransportError, httpx.InvalidURL) as error:
+        roots = authority or "of this system"
+        return f"a direct connection to {url} with root-certificates {roots} fails ({error})"
     return ""
 
 
@@ -409,7 +423,7 @@ def obstacle(name: str) -> str:
         scheme = "http" if entry.get("insecure") else "https"
         roots = entry.get("root-certificates")
         return connection_error(f"{scheme}://{entry['address']}", Path(roots).expanduser() if roots else None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return ""
 
 

@@ -126,13 +126,15 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
     # from the top, for orphans become our children: who sees its own workers die first takes that for a failure. Again
     # and again: what is being ended may just have started something
     deadline = time.monotonic() + min(patience, PATIENCE)
+    terminated: set[psutil.Process] = set()
     while children := psutil.Process().children():
         for child in children:
             with suppress(psutil.NoSuchProcess):
-                child.terminate()
-        for child in psutil.wait_procs(children, max(deadline - time.monotonic(), 0.0))[1]:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
+                if time.monotonic() > deadline:
+                    child.kill()
+                elif child not in terminated:
+                    child.terminate()
+        terminated.update(children)
         psutil.wait_procs(children, LOOK)
     if scratch and os.getppid() != parent:
         shutil.rmtree(scratch, ignore_errors=True)

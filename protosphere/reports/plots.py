@@ -188,7 +188,7 @@ def accuracy_over_bytes(results: Results) -> Plot:
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set(xlabel="sent since the start, both directions (MB)", ylabel="test accuracy (%)")
-        # a flat curve would have a scale beyond 100 %
+        # the library gives a flat curve a scale of ten points, far beyond 100 %
         axes.set_ylim(limits_of(mean for part in crossed.values() for mean in part["mean"]))
         plot.legend(loc="outside lower center", ncols=1)
     name, part = next(iter(crossed.items()))

@@ -11,6 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.with_superexec import sweep
@@ -46,6 +47,18 @@ def test_when_one_ends_the_other_is_ended_and_the_exit_code_is_the_first_one_s(t
     assert pair.wait(20) == 128 + signal.SIGKILL
     assert not living().keys() & set(pids)
     assert list(tmp_path.glob("secret-*")) == []
+
+
+def test_a_killed_watcher_ends_the_pair(tmp_path):
+    """What it watched lives on, and holds its output open."""
+    pair, pids = begin(tmp_path, WAITS, WAITS)
+    watcher = psutil.Process(pids[0]).parent()
+    watcher.kill()
+    try:
+        assert pair.wait(20) == 128 + signal.SIGKILL
+        assert pids[1] not in living()
+    finally:
+        os.kill(pids[0], signal.SIGKILL)
 
 
 def test_a_killed_pair_takes_both_along_and_its_lock_is_held_until_then(tmp_path):

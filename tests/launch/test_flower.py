@@ -252,8 +252,11 @@ def test_settings_come_back_from_toml_as_they_were():
 
 
 class Answer(socketserver.BaseRequestHandler):
+    status = "200 OK"
+
     def handle(self):
-        self.request.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        self.request.recv(4096)
+        self.request.sendall(f"HTTP/1.1 {self.status}\r\ncontent-length: 0\r\n\r\n".encode())
 
 
 @contextmanager
@@ -303,6 +306,17 @@ def test_what_keeps_a_connection_from_its_superlink(certified, connect):
         assert words in page
     assert "Connection refused" in obstacle("clinics")
     assert obstacle("another") == ""
+
+
+def test_a_server_that_answers_is_no_obstacle_and_is_healthy_where_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    for status in ("200 OK", "404 Not Found"):
+        monkeypatch.setattr(Answer, "status", status)
+        with serving() as port:
+            text = f'[superlink.plain]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+            (tmp_path / "config.toml").write_text(text)
+            assert obstacle("plain") == ""
+            assert module.is_healthy(port) == (status == "200 OK")
 
 
 def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(certified, connect, home):

@@ -99,6 +99,26 @@ def test_who_is_slow_to_end_has_its_workers_until_then():
     assert watcher.stdout.read() == "whole\n"
 
 
+# ends at once, and leaves a worker that ends in its own way
+LEAVES = f"""
+import subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", {SLOW!r}])
+time.sleep(600)
+"""
+
+
+def test_a_stubborn_process_takes_no_time_from_those_whose_parent_has_ended():
+    """As the resource tracker of a forkserver, which waits for the server's workers."""
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    both = (
+        f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', code]) for code in {[stubborn, LEAVES]!r}]"
+    )
+    watcher = processes.start([sys.executable, "-c", f"{both}; import time; {WAITS}"], 3.0, stdout=subprocess.PIPE)
+    assert watcher.stdout.readline() == "up\n"
+    processes.stop(watcher)
+    assert watcher.stdout.read() == "whole\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_raises_once_and_handlers_come_back(number):
     before = signal.signal(number, signal.default_int_handler)

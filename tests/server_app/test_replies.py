@@ -25,7 +25,7 @@ from tests.server_app.replies import (
 def test_a_reply_for_another_partition_or_round_is_not_used(ask):
     replies = ask({0: trained(1), 1: trained(1, round=ROUND + 1), 2: trained(2)})
     assert [reply.report for reply in replies[:2]] == [None, None]
-    said = ["its node answers as partition 1", "its reply is one of round 6.", ""]
+    said = ["its node answers as partition 1", "its reply is one of round 6", ""]
     assert [reply.problem.partition(",")[0] for reply in replies] == said
     assert replies[0].size.payload == 2 * 3 * 4
 
