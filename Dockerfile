@@ -1,4 +1,4 @@
-# One image for the SuperLink, the sites and whoever starts runs. docs/docker.md tells what a base image must have.
+# One image for the SuperLink, the sites and whoever starts runs. docs/deployment.md tells what a base image must have.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 # what pyproject.toml requires, alone: its other lines may change without PyTorch being installed again
 FROM ${BASE_IMAGE} AS requirements
