@@ -22,6 +22,7 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK = 0.05  # seconds after which a watcher looks again
 PATIENCE = 10.0  # seconds that processes have to end after SIGTERM
+SIMULATION = "flwr-simulation"  # the name of Flower's process of a simulation
 SUBREAPER = 36  # of Linux' prctl: orphans among our descendants become our children
 
 
@@ -133,7 +134,9 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
                 if time.monotonic() > deadline:
                     child.kill()
                 elif child not in terminated:
-                    child.terminate()
+                    # Ray takes this one's SIGTERM for itself, and would end its workers under Flower's server
+                    is_simulation = child.name() == SIMULATION
+                    child.send_signal(signal.SIGINT if is_simulation else signal.SIGTERM)
         terminated.update(children)
         psutil.wait_procs(children, LOOK)
     if scratch and os.getppid() != parent:
