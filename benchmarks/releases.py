@@ -47,8 +47,8 @@ def read_images(folder: str, split: str, limit: int) -> tuple[np.ndarray, np.nda
 
 def all_classes(run: protosphere.Run, images: np.ndarray, labels: np.ndarray) -> float:
     """Accuracy of the exchanged classifier in %, over samples of every class."""
-    found = run.client(0).predict(images[:, None], rule="encoder").labels
-    return 100 * float((found == labels).mean())
+    predictions = run.client(0).predict(images[:, None], rule="encoder").labels
+    return 100 * float((predictions == labels).mean())
 
 
 def measured(data: str, seeds: int) -> Iterator[dict[str, Any]]:
@@ -59,23 +59,23 @@ def measured(data: str, seeds: int) -> Iterator[dict[str, Any]]:
         settings = COMMON | {"seed": seed, "shots": shots}
         for epsilon in (*EPSILONS, None):
             # without a release: the same means, without noise
-            own = {"strategy": "fedncm", "encoder": "handcrafted", "disclose-class-counts": True}
+            changes = {"strategy": "fedncm", "encoder": "handcrafted", "disclose-class-counts": True}
             if epsilon is not None:
-                own = {"strategy": "fedproto"} | release(epsilon)
+                changes = {"strategy": "fedproto"} | release(epsilon)
             with own_home():
                 # the release is sent once, whatever the private models have learnt
                 run = protosphere.run(
-                    own.pop("strategy"), dataset, clients=CLIENTS, rounds=1, quiet=True, settings=settings | own
+                    changes.pop("strategy"), dataset, clients=CLIENTS, rounds=1, quiet=True, settings=settings | changes
                 )
                 accuracy = all_classes(run, images, labels)
             yield {"rule": "encoder", "shots": shots, "epsilon": epsilon, "seed": seed, "accuracy": accuracy}
     for seed in range(seeds):
         settings = COMMON | {"seed": seed, "shots": 50, "rounds": 20, "evaluate-every": 20}
         for epsilon in (3.0, None):
-            own = {"strategy": "frame"} if epsilon is None else {"strategy": "protonorm"} | release(epsilon)
+            changes = {"strategy": "frame"} if epsilon is None else {"strategy": "protonorm"} | release(epsilon)
             with own_home():
                 run = protosphere.run(
-                    own.pop("strategy"), dataset, clients=CLIENTS, quiet=True, settings=settings | own
+                    changes.pop("strategy"), dataset, clients=CLIENTS, quiet=True, settings=settings | changes
                 )
                 accuracy = 100 * run.summary["rules"]["classifier"]["final"]
             yield {"rule": "classifier", "shots": 50, "epsilon": epsilon, "seed": seed, "accuracy": accuracy}

@@ -26,6 +26,7 @@ import pandas as pd
 from benchmarks.common import PROGRAM_RESULTS, ROOT, described_parser, interval, table_head, table_row, where
 from protosphere.comparison.frame import CONTROLS
 from protosphere.comparison.paired import Difference, difference, rejected
+from protosphere.core.text import counted
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
@@ -389,13 +390,13 @@ def releases() -> Iterator[str]:
             accuracies = pd.Series(result.accuracies(rule="encoder", shots=shots, epsilon=epsilon))
             cells.append(_mean(accuracies / 100, True))
         yield table_row([shots, *cells])
-    own, control = (
+    release_mean, control_mean = (
         float(pd.Series(result.accuracies(rule="classifier", epsilon=epsilon)).mean()) for epsilon in (3.0, None)
     )
     yield ""
     yield (
         "On a client's own classes, a release adds almost nothing. With 50 samples per class and ε = 3, private models "
-        f"of `protonorm` reach {own:.1f} %. Those of `frame`, which sends nothing, reach {control:.1f} %."
+        f"of `protonorm` reach {release_mean:.1f} %. Those of `frame`, which sends nothing, reach {control_mean:.1f} %."
     )
     yield ""
     yield f"Source: {result.describe()}"
@@ -405,7 +406,7 @@ def decoder() -> Iterator[str]:
     """How often a decoder's guess is right, by what the mean is of."""
     result = ProgramResult("decoder")
     frame = result.frame.pivot_table(index="features", columns="samples", values="share", sort=False)
-    yield table_head("features of", *(f"mean of {size} sample{'s' * (size > 1)}" for size in frame.columns))
+    yield table_head("features of", *(f"mean of {counted(size, 'sample')}" for size in frame.columns))
     for features, shares in frame.iterrows():
         yield table_row([features, *(f"{100 * share:.1f}" for share in shares)])
     yield ""

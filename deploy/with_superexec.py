@@ -67,9 +67,7 @@ def run_both(commands: list[list[str]]) -> int:
     for reader in readers:
         # what outlives a killed watcher keeps the pipe open
         reader.join(1.0)
-    if not codes:
-        return 0
-    return 128 - codes[0] if codes[0] < 0 else codes[0]
+    return processes.shell_code(codes[0]) if codes else 0
 
 
 def sweep(database: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.flower import minor_name
 from protosphere.core.settings import Scalar, Settings
-from protosphere.core.text import one_class, one_line
+from protosphere.core.text import counted, one_class, one_line
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.record.summary import companions
@@ -108,7 +108,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {num_classes} classes, "
-        f"d = {settings.feature_dim}, {settings.rounds} round{'s' * (settings.rounds != 1)}, "
+        f"d = {settings.feature_dim}, {counted(settings.rounds, 'round')}, "
         f"inference rule {run.inference}"
     ]
     if "prototypes" in run.exchange.kinds() and settings.wire_dtype != "float32":

@@ -13,7 +13,7 @@ from rich.table import Table
 from protosphere.cli.tables import console
 from protosphere.core.client_names import NAMELESS, client_names, client_word
 from protosphere.core.errors import SettingError
-from protosphere.core.text import readable_size
+from protosphere.core.text import counted, readable_size
 from protosphere.record.folder import RunFolder
 from protosphere.record.summary import doubts, primary_figure
 
@@ -23,7 +23,7 @@ def print_summary(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
-        typer.echo(f"{name} on {data}, {clients} clients, {_rounds(summary)}: test accuracy in %")
+        typer.echo(f"{name} on {data}, {clients} clients, {counted(summary['rounds'], 'round')}: test accuracy in %")
         console().print(_table(summary))
     for line in _lines(summary, _names(folder)):
         typer.echo(line)
@@ -131,11 +131,6 @@ def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: i
     ]
     more = len(failures) - most
     return [*lines, f"{more} more clients failed in some rounds; metrics.jsonl lists them"] if more > 0 else lines
-
-
-def _rounds(summary: Mapping[str, Any]) -> str:
-    number = summary["rounds"]
-    return f"{number} round{'s' * (number != 1)}"
 
 
 def _percent(value: float | None) -> str:

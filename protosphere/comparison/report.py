@@ -24,7 +24,7 @@ from protosphere.comparison.tables import accuracy, labels_for, latex, markdown,
 from protosphere.comparison.trials import Trial, not_default
 from protosphere.comparison.variants import choose_variants
 from protosphere.core.seeds import limited_threads
-from protosphere.core.text import own_version
+from protosphere.core.text import counted, own_version
 from protosphere.reports.page import (
     Details,
     Gallery,
@@ -146,7 +146,7 @@ def _page(
     """The page of a comparison, which has each method once where a variant of it was chosen."""
     numbers = {"data set": len(comparison.datasets), "partition": len(comparison.partitions)}
     numbers |= {"method": len(comparison.methods), "seed": len(comparison.seeds)}
-    counts = [f"{number} {noun}{'s' * (number > 1)}" for noun, number in numbers.items() if number]
+    counts = [counted(number, noun) for noun, number in numbers.items() if number]
     lead = (
         f"{frame['run'].count()} of {len(trials)} trials finished: {', '.join(counts)} "
         f"({', '.join(map(str, comparison.seeds))}). On each data set and partition all methods have the same split, "

@@ -15,6 +15,11 @@ def class_word(label: int, names: Sequence[str]) -> str:
     return f"class '{cut_apart(names, LONGEST_NAME)[label]}'" if 0 <= label < len(names) else f"class {label}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 round`, `2 rounds`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
     """How many classes, and which: `3 classes: cat, dog, frog`.
 

@@ -67,10 +67,12 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        folder: None when it came to none, or to one of another machine.
-        message: one sentence on why it failed.
+        ok: it was completed.
+        folder: the run's folder, where run.log has all that Flower, Ray and both apps said; None when it came to none,
+            or to one of another machine.
+        message: one sentence on why it failed; empty when it did not.
         flower_run: the number that Flower knows the run by; empty where it did not take it.
-        signal: the number of the signal that ended it.
+        signal: the number of the signal that ended it; 0 where none did.
     """
 
     ok: bool
@@ -97,11 +99,18 @@ def launch(
     is left behind, not even when this process is killed; SIGINT, SIGTERM and SIGHUP stop the run.
 
     Args:
-        run_config: settings by their full names, with absolute paths.
-        clients: simulated clients, each with so many CPUs and such a share of a GPU.
-        show: called with each line of our ServerApp, without its prefix; with `verbose`, with all lines.
-        connection: the name of a SuperLink in Flower's configuration; empty for a simulation over one of our own.
-        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own.
+        run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
+        clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
+        cpus_per_client: of these, the machine's cores divided by it run at a time; of more than there are Flower starts
+            none and does not say why (`check_resources`).
+        gpus_per_client: a share of a GPU; 0 keeps clients off it.
+        show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
+            tells; with `verbose`, with all lines.
+        app: the folder of the app's pyproject.toml.
+        connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
+            our own. The three numbers above are the simulation's.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `nodes_at`
+            tells what its nodes have.
         opened: called with the run's folder as soon as there is one on this machine.
     """
     federation = ""
@@ -183,9 +192,13 @@ class SuperLink:
 
     Args:
         scratch: a folder of our own.
-        name: of its connection in Flower's configuration; empty for one of our own in simulation mode, which has its
-            own FLWR_HOME, port and Ray session.
-        ray: the address of a cluster that has the clients of a simulation.
+        name: of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; empty for one of our own in
+            simulation mode, in its own folder: own FLWR_HOME, own port, own Ray session.
+        ray: the address of a cluster that has the clients of a simulation, and is left as it is; empty for a Ray of its
+            own.
+
+    Attributes:
+        flower_run: the number that it gave the run; empty as long as it has not taken it.
     """
 
     def __init__(self, scratch: Path, name: str = "", ray: str = ""):
@@ -204,14 +217,20 @@ class SuperLink:
                 # where Ray keeps its session
                 self._environment["RAY_TMPDIR"] = str(scratch)
                 self._environment.pop("RAY_ADDRESS", None)
-        self._options: dict[str, Any] = {"cwd": scratch / "cwd", "env": self._environment, "scratch": scratch}
+        self._options: dict[str, Any] = {"cwd": scratch / "cwd", "env": self._environment}
+        # in a simulation it goes with our own SuperLink alone, whose Ray keeps its session there
+        self._options["scratch"] = "" if self.is_simulation else scratch
         self._own: subprocess.Popen[str] | None = None
         self._commands: list[subprocess.Popen[str]] = []
         # the run is ours to stop
         self._is_on = False
 
     def start(self) -> None:
-        """Start ours, or see that somebody's answers."""
+        """Start ours, or see that somebody's answers.
+
+        Raises:
+            FlowerError: it does not start, there is no such connection, or nobody answers, and why.
+        """
         (self._scratch / "cwd").mkdir()
         if self.is_simulation:
             self._start_own()
@@ -233,7 +252,7 @@ class SuperLink:
         options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
         command = [find_executable("flower-superlink"), *options, "--disable-runtime-dependency-installation"]
         with (self._scratch / "superlink.log").open("w") as log:
-            self._own = self._start(command, stdout=log, stderr=subprocess.STDOUT)
+            self._own = self._start(command, stdout=log, stderr=subprocess.STDOUT, scratch=self._scratch)
         deadline = time.monotonic() + PATIENCE
         while not is_healthy(port):
             if self._own.poll() is not None or time.monotonic() > deadline:
@@ -251,7 +270,14 @@ class SuperLink:
         return "\n--- SuperLink ---\n" + ANSI.sub("", text) if text else ""
 
     def submit(self, app: Path, run_config: Mapping[str, Scalar], federation: str = "") -> None:
-        """Have it take the app as a run, in a simulation with Flower's `--federation-config`."""
+        """Have it take the app as a run.
+
+        Args:
+            federation: Flower's `--federation-config`, of a simulation.
+
+        Raises:
+            FlowerError: the run was refused, in Flower's words.
+        """
         settings = self._scratch / "settings.toml"
         settings.write_text(as_toml(run_config), encoding="utf-8")
         arguments = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
@@ -282,7 +308,11 @@ class SuperLink:
             yield ANSI.sub("", line).rstrip()
 
     def status(self) -> tuple[str, str]:
-        """The run's final status, such as `finished:failed`, and what Flower says about it."""
+        """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).
+
+        Raises:
+            FlowerError: the SuperLink does not answer, or the run has not ended.
+        """
         deadline = time.monotonic() + STATUS_PATIENCE
         status, details = self._look()
         while not has_finished(status) and time.monotonic() < deadline:
@@ -303,8 +333,11 @@ class SuperLink:
         )
 
     def stop(self) -> str:
-        """Stop the run if it is still on, then all that was started here: the command that stops the run, where it goes
-        on elsewhere and could not be stopped, or nothing."""
+        """Stop the run if it is still on, then all that was started here.
+
+        Returns:
+            The command that stops the run, where it goes on elsewhere and could not be stopped; else nothing.
+        """
         if self._own is not None and self._own.poll() is not None:
             self._is_on = False
         if self._is_on:
@@ -324,13 +357,17 @@ class SuperLink:
         return run_flwr(*words, patience=patience, **self._options)
 
     def _start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
-        process = processes.start(command, **self._options, **options)
+        process = processes.start(command, **(self._options | options))
         self._commands.append(process)
         return process
 
 
 def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
-    """What a `flwr` command prints; empty when it takes too long."""
+    """What a `flwr` command prints; empty when it takes too long.
+
+    Args:
+        options: of `processes.start`.
+    """
     command = [find_executable("flwr"), *words]
     process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
     try:
@@ -342,7 +379,11 @@ def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
 
 
 def find_executable(name: str) -> str:
-    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH."""
+    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
+
+    Raises:
+        FlowerError: there is none.
+    """
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if not path:
         raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
@@ -386,7 +427,11 @@ def free_port() -> int:
 
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
-    """Whether a SuperLink answers on this machine, over TLS where its authority's certificate is given."""
+    """Whether a SuperLink answers on this machine; no proxy is asked.
+
+    Args:
+        authority: the certificate of its authority; None where it speaks no TLS.
+    """
     import httpx
 
     with suppress(OSError, httpx.HTTPError):
@@ -435,6 +480,9 @@ def copy_app(app: Path, target: Path) -> Path:
 
     `flwr run` resolves the path of every file below the folder: with a virtual environment in it, as `make` puts one
     there, 84,000 files and 7.5 processor seconds, without it 0.1.
+
+    Raises:
+        FlowerError: there is no app, or a file cannot be read or written.
     """
     if not (app / "pyproject.toml").exists():
         raise FlowerError(
@@ -466,7 +514,11 @@ def _list_foreign(folder: str, names: list[str]) -> set[str]:
 
 
 def digest_of(app: Path) -> str:
-    """SHA-256 of the bundle that `flwr run` makes of an app, for `deploy/supernode.sh --allow-app`."""
+    """SHA-256 of the bundle that `flwr run` makes of an app, which sites may list (`deploy/supernode.sh --allow-app`).
+
+    Raises:
+        FlowerError: there is no app, or a file cannot be read.
+    """
     with tempfile.TemporaryDirectory(prefix="protosphere-") as folder:
         return hashlib.sha256(bundle_of(copy_app(app, Path(folder, "app")))).hexdigest()
 
@@ -486,7 +538,11 @@ def describe_end(status: str, details: str, lines: list[str], folder: Path | Non
 
 
 def describe_stop(name: str, folder: Path | None) -> str:
-    """A sentence on a run that the signal `name` ended, by what its folder says."""
+    """A sentence on a run that the signal `name` ended.
+
+    Args:
+        folder: the run's; None when it came to none, or to one of another machine.
+    """
     last_round = 0
     if folder is not None:
         with suppress(SettingError):

@@ -104,6 +104,11 @@ def stop(*processes: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
+def shell_code(code: int) -> int:
+    """An exit code as a shell has it: 128 + n of a process that signal n ended."""
+    return 128 - code if code < 0 else code
+
+
 def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
     """Run the command until an end of it is due, then end all that came of it: the command's exit code."""
     # not an event, whose lock a signal may find taken by the wait that it interrupts
@@ -141,7 +146,7 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
         psutil.wait_procs(children, LOOK)
     if scratch and os.getppid() != parent:
         shutil.rmtree(scratch, ignore_errors=True)
-    return 128 - code if code < 0 else code
+    return shell_code(code)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from protosphere.launch import processes
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
 from tests.deploy.test_nginx import NGINX, fleet_paths, start_nginx
-from tests.integration.watched import PATIENCE, everybody, members
+from tests.integration.watched import PATIENCE, assignments, everybody, members
 from tests.steps import ONE_EPOCH
 from tests.waiting import comes
 
@@ -75,10 +75,6 @@ def main(grid, context):
 RUNTIME_PATHS = ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/v1/runtime/get-nodes")
 CONTROL_PATHS = ("/v1/control/list-runs", "/v1/control/start-run", "/v1/control/register-node")
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
-
-
-def assignments(settings):
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 class BehindNginx(Deployment):

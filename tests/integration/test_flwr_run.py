@@ -17,7 +17,7 @@ import pytest
 
 from protosphere.launch.flower import free_port, is_healthy
 from protosphere.record.folder import RunFolder
-from tests.integration.watched import Watched
+from tests.integration.watched import Watched, assignments
 from tests.steps import ONE_EPOCH
 from tests.strategies.test_adding_a_method import printed
 from tests.waiting import comes
@@ -31,10 +31,6 @@ FIVE |= ONE_EPOCH
 # the default, for longer than anybody waits
 TWO = {"rounds": 5000, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 TWO |= ONE_EPOCH
-
-
-def assignments(settings):
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from deploy import credentials
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch import processes
-from tests.integration.watched import kill, members
+from tests.integration.watched import assignments, kill, members
 from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken
 from tests.soak.faults.history import check_stores
@@ -18,10 +18,6 @@ from tests.steps import ONE_EPOCH
 pytestmark = pytest.mark.integration
 
 LONG = 600.0  # seconds, for what takes half a minute
-
-
-def assignments(settings):
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 def count_online(deployment):

@@ -1,5 +1,6 @@
 """Commands that are watched: every process that comes of them is known, and whether it is gone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,11 @@ import pytest
 from tests.waiting import comes
 
 PATIENCE = 300  # seconds, then a run is stuck
+
+
+def assignments(settings):
+    """Settings as `-c` takes them."""
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 class Watched:
