@@ -87,13 +87,13 @@ class Block:
 
 def blocks(language: str = "", page: str = "") -> list[Block]:
     """The blocks of one language, of all pages or of one."""
-    found = []
+    all_blocks = []
     for path in PAGES:
         text = path.read_text("utf-8")
         for match in FENCED.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            found.append(Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2]))
-    return [block for block in found if language in ("", block.language) and page in ("", block.page)]
+            all_blocks.append(Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2]))
+    return [block for block in all_blocks if language in ("", block.language) and page in ("", block.page)]
 
 
 def block(page: str, place: int = 0, language: str = "python") -> str:
@@ -220,7 +220,7 @@ def commands_in(text: str) -> list[list[str]]:
     """The words of each command of a shell block."""
     text = re.sub(r"<\w+ id>|NODE_ID", "1", text)
     text = re.sub(r"<<(\w+)\n.*?^\1$", "", text.replace("\\\n", " "), flags=re.MULTILINE | re.DOTALL)
-    found = []
+    commands = []
     for line in text.splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="&;")
         lexer.whitespace_split = True
@@ -229,9 +229,9 @@ def commands_in(text: str) -> list[list[str]]:
             if word != "&&":
                 words.append(word)
             elif words:
-                found.append(words)
+                commands.append(words)
                 words = []
-    return found
+    return commands
 
 
 def commands_of_text(path: Path) -> list[str]:
@@ -298,16 +298,27 @@ def parse_python(words: list[str]) -> None:
         assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), words
 
 
+COMPOSE_OPTIONS: dict[str, set[str]] = {
+    "build": set(),
+    "down": {"--volumes"},
+    "run": {"--rm", "--no-deps", "--entrypoint"},
+    "stop": set(),
+    "up": {"--detach"},
+}
+
+
 def parse_docker(words: list[str]) -> None:
     if words[0] == "compose":
         verb, *words = words[1:]
-        assert verb in ("build", "down", "run", "stop", "up")
         is_other_program = "--entrypoint" in words
-        options = [place for place, word in enumerate(words) if word in COMPOSE["services"]]
-        arguments = words[options[0] :] if options else []
+        places = [place for place, word in enumerate(words) if word in COMPOSE["services"]]
+        arguments = words[places[0] :] if places else []
+        options = words[: places[0]] if places else words
+        if is_other_program:
+            assert options.pop() == "sh"
+        assert COMPOSE_OPTIONS[verb].issuperset(options), words
         if arguments[:1] == ["federation"] and not is_other_program:
             parse_protosphere(["run", *arguments[1:]])
-        assert arguments or all(word.startswith("-") for word in words), words
     elif words[0] == "run":
         image = f"protosphere:{PROJECT['project']['version']}"
         script, *words = words[words.index(image) + 1 :]
