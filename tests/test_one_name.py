@@ -12,6 +12,7 @@ import torch
 
 from protosphere.core.errors import SettingError
 from protosphere.strategies import load_method
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 AT_THE_ROOT = ("client_app", "data", "models", "server_app", "strategies")
@@ -55,7 +56,7 @@ def pythons(tmp_path_factory):
 def run(python: Path | str, *words: str, cwd: Path, path: str = "") -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PYTHONPATH": path} if path else {}
-    return subprocess.run([python, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([python, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
-"""Waiting for what is sure to come."""
+"""Waiting for what is sure to come, however slow the machine."""
 
 import time
 
+PATIENCE = 300.0  # seconds, then it does not come
 
-def comes(true, patience=30.0):
+
+def comes(true, patience=PATIENCE):
     """Whether it has become true within so many seconds."""
     deadline = time.monotonic() + patience
     while not (seen := true()) and time.monotonic() < deadline:

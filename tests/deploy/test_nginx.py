@@ -14,7 +14,7 @@ import pytest
 from protosphere.core.flower import fleet_transport
 from protosphere.launch import processes
 from protosphere.launch.flower import free_port
-from tests.waiting import comes
+from tests.waiting import PATIENCE, comes
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "nginx"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -104,7 +104,7 @@ def gate(tmp_path, certified):
 
     nginx = start_nginx(tmp_path / "nginx", credentials, fleet, port)
     trust = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
-    with httpx.Client(verify=trust, trust_env=False, timeout=30, base_url=f"https://localhost:{fleet}") as client:
+    with httpx.Client(verify=trust, trust_env=False, timeout=PATIENCE, base_url=f"https://localhost:{fleet}") as client:
 
         def answers():
             try:

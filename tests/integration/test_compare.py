@@ -15,6 +15,7 @@ from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import expand
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import alive, descendants
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
@@ -124,14 +125,14 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     asked = [*command, str(tmp_path / "long.toml"), "--results", str(tmp_path / "results")]
     process = subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + PATIENCE
         while not any("/5000 |" in p.read_text() for p in tmp_path.glob("results/*/trials/digits-long*/output.log")):
             assert process.poll() is None, process.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.1)
         started = descendants(process.pid)
         process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=120)[0]
+        output = process.communicate(timeout=PATIENCE)[0]
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM, output

@@ -101,7 +101,7 @@ class BehindNginx(Deployment):
         """The status of an empty call, None where the connection breaks."""
         headers = {"content-type": "application/protobuf"}
         try:
-            with httpx.Client(verify=str(self.authority), trust_env=False, timeout=20) as client:
+            with httpx.Client(verify=str(self.authority), trust_env=False, timeout=PATIENCE) as client:
                 return client.post(f"https://127.0.0.1:{port}{path}", content=b"", headers=headers).status_code
         except httpx.HTTPError:
             return None
@@ -338,7 +338,7 @@ def flwr_of_stranger(deployment, folder, port, *arguments):
     program = shutil.which("flwr", path=deployment.environment["PATH"])
     command = [program, *map(str, arguments), CONNECTION, "--format", "json"]
     environment = deployment.environment | {"FLWR_HOME": str(folder)}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
     return run.stdout + run.stderr
 
 

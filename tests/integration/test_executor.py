@@ -14,7 +14,7 @@ import pytest
 
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch.flower import digest_of, launch
-from tests.integration.watched import everybody, members
+from tests.integration.watched import PATIENCE, everybody, members
 from tests.waiting import comes
 
 pytestmark = [
@@ -35,6 +35,7 @@ serverapp = "told.server:app"
 clientapp = "told.client:app"
 [tool.flwr.app.config]
 nodes = 2
+answers = 2
 strategy = "none"
 rounds = 2
 """
@@ -49,11 +50,13 @@ def main(grid, context):
         time.sleep(0.2)
     for _ in range(2):
         messages = [Message(RecordDict({"none": ConfigRecord()}), node, "train") for node in nodes]
-        for reply in grid.send_and_receive(messages, timeout=30):
-            if reply.has_error():
-                print("ERROR", reply.error.reason, flush=True)
-            else:
+        sent, deadline = set(grid.push_messages(messages)), time.monotonic() + 300
+        # a site that refuses the app never answers
+        while len(nodes) - len(sent) < context.run_config["answers"] and time.monotonic() < deadline:
+            for reply in grid.pull_messages(sent):
+                sent.discard(reply.metadata.reply_to_message_id)
                 print("REPLY " + reply.content["told"]["words"], flush=True)
+            time.sleep(0.2)
 """
 CLIENT = """
 import json, os, time
@@ -112,13 +115,15 @@ def deployment(place):
 
 @pytest.fixture
 def replies(deployment, monkeypatch):
-    """replies(app): what sites answered in two rounds of it."""
+    """replies(app, answers=2): what so many sites answered in each of its two rounds."""
     for name, value in deployment.environment.items():
         monkeypatch.setenv(name, value)
 
-    def run(app):
+    def run(app, answers=2):
         lines = []
-        outcome = launch({}, clients=2, show=lines.append, verbose=True, app=app, connection=CONNECTION)
+        outcome = launch(
+            {"answers": answers}, clients=2, show=lines.append, verbose=True, app=app, connection=CONNECTION
+        )
         assert outcome.ok, outcome.message
         return [json.loads(line.partition("REPLY ")[2]) for line in lines if "REPLY " in line]
 
@@ -136,7 +141,7 @@ def test_runs_of_different_code_stay_apart_and_a_site_runs_only_what_it_has_list
     assert len({reply["file"] for reply in cold}) == 2
 
     app = write_app(place / "changed", "changed")
-    changed = replies(app)
+    changed = replies(app, answers=1)
     assert [(reply["site"], reply["words"]) for reply in changed] == [(0, "changed")] * 2
     assert {reply["file"] for reply in changed}.isdisjoint(reply["file"] for reply in warm)
     log = deployment.log(1).read_text()
@@ -166,14 +171,14 @@ def test_nobody_else_on_the_machine_gets_a_site_s_task(deployment):
     request.add_header("content-type", "application/protobuf")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        opener.open(request, timeout=20)
+        opener.open(request, timeout=PATIENCE)
 
 
 def test_a_supernode_that_is_killed_in_a_message_leaves_nothing(place, deployment):
     log = deployment.log(0)
     before = len(log.read_text())
     deployment.flwr("run", str(write_app(place / "long", "long", seconds=600)), CONNECTION)
-    assert comes(lambda: "waiting as" in log.read_text()[before:], 60), log.read_text()
+    assert comes(lambda: "waiting as" in log.read_text()[before:]), log.read_text()
     client = int(log.read_text()[before:].partition("waiting as ")[2].split()[0])
     alive = members(deployment, 0)
     assert client in alive
@@ -181,5 +186,5 @@ def test_a_supernode_that_is_killed_in_a_message_leaves_nothing(place, deploymen
     words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in alive}
     (node,) = (pid for pid, command in words.items() if len(command) > 2 and command[2].endswith(b"/supernode.py"))
     os.kill(node, signal.SIGKILL)
-    assert comes(lambda: not members(deployment, 0), 20), members(deployment, 0)
+    assert comes(lambda: not members(deployment, 0)), members(deployment, 0)
     assert not Path(f"/proc/{client}").exists()

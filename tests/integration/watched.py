@@ -11,9 +11,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.waiting import comes
-
-PATIENCE = 300  # seconds, then a run is stuck
+from tests.waiting import PATIENCE, comes
 
 
 def assignments(settings):
@@ -40,15 +38,15 @@ class Watched:
             self.output += self.process.communicate(timeout=PATIENCE)[0]
         except subprocess.TimeoutExpired:
             self.process.terminate()
-            self.output += self.process.communicate(timeout=60)[0]
+            self.output += self.process.communicate(timeout=PATIENCE)[0]
             pytest.fail(f"stuck for {PATIENCE} s:\n{self.output[-4000:]}")
         self._ended.set()
         self._walker.join()
         return self.process.returncode
 
-    def left(self, patience=10):
+    def left(self):
         """Those that live on, after some patience."""
-        comes(lambda: not self.alive(), patience)
+        comes(lambda: not self.alive())
         return self.alive()
 
     def alive(self):

@@ -11,7 +11,7 @@ import pytest
 from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, interruptible
 from tests.integration.watched import alive, descendants
-from tests.waiting import comes
+from tests.waiting import PATIENCE, comes
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are found by Linux' subreaper")
@@ -58,7 +58,7 @@ def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(
     assert len(tree) >= 2
     if end:
         processes.stop(watcher)
-    assert watcher.wait(30) == code
+    assert watcher.wait(PATIENCE) == code
     assert alive(tree) == set()
     assert stranger.poll() is None
     stranger.communicate(b"")
@@ -68,7 +68,7 @@ def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(
 def test_the_exit_code_is_the_command_s_and_its_stdin_is_empty(ends, code):
     words = [sys.executable, "-c", f"import os, sys; print([sys.stdin.read(), *sys.argv[1:]], flush=True); {ends}"]
     watcher = processes.start([*words, "a b", "$c"], stdout=subprocess.PIPE)
-    assert watcher.communicate(timeout=30)[0] == "['', 'a b', '$c']\n"
+    assert watcher.communicate(timeout=PATIENCE)[0] == "['', 'a b', '$c']\n"
     assert watcher.returncode == code
 
 
@@ -86,7 +86,7 @@ def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folde
             os.kill(watcher, number)
         os.killpg(front.pid, signal.SIGKILL)
         # nobody who lives on holds its stdout: a pipe into `tail` ends
-        assert front.communicate(timeout=60)[0] == ""
+        assert front.communicate(timeout=PATIENCE)[0] == ""
     assert comes(lambda: not alive(tree))
     assert not scratch.exists()
 
