@@ -13,7 +13,7 @@ CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py 
 .PHONY: demo deploy-demo docker-demo test integration cuda-check gpu-check ray-check soak tables mutants settings docs lint bench clean help
 
 help:
-	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
+	@echo "make demo    install what is needed, train eight different clients on real digits, and compare with no exchange"
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys; FLOWER=1.39 for gRPC"
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; it fails where no Docker engine runs (SKIP_WITHOUT_DOCKER=yes: skipped)"
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
@@ -49,14 +49,14 @@ $(OTHER)/.ready: $(READY)
 	$(OTHER)/bin/python -m pip install --quiet 'flwr[simulation]==$(FLOWER).*'
 	@touch $@
 
-# the default; the same app through `flwr run`, over Flower's SuperLink and Ray, for which a busy machine may be too slow;
-# then what a federation is worth: private models and a public encoder's space without an exchange, and the default's
-# pool with one, on 600 samples
+# the default; then what a federation is worth: private models and a public encoder's space without an exchange, and the
+# default's pool with one. Two architectures keep the comparison within two minutes
 demo: $(READY)
 	$(BIN)/protosphere run --clients 8 -c 'max-samples=600 alpha=0.5 rounds=10' $(if $(SETTINGS),-c '$(SETTINGS)')
 	$(BIN)/protosphere compare --methods local,frame,protonorm,protosphere --seeds 0,1,2 \
 		--metric 'classifier selected,pool-local selected,pool selected' \
-		-c 'clients=8 encoder="handcrafted" max-samples=600 alpha=0.5 evaluate-every=4' $(if $(SETTINGS),-c '$(SETTINGS)')
+		-c 'clients=8 encoder="handcrafted" max-samples=600 alpha=0.5 models="tiny_perceptron,tiny_cnn" evaluate-every=4' \
+		$(if $(SETTINGS),-c '$(SETTINGS)')
 
 deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))
 	$(if $(FLOWER),$(OTHER)/bin,$(BIN))/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
