@@ -20,7 +20,7 @@ from protosphere.models.encoder import Encoder, has_place, public_encoder
 from protosphere.models.text import Tokens, reads_text
 from protosphere.prototypes.own_discriminant import OwnDiscriminant, own_discriminant
 from protosphere.strategies import Run
-from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
+from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective, SpaceObjective
 from protosphere.strategies.encoder_space import choose_weight, directions, opinion_pool
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 from protosphere.wire.payloads import Evaluation, Payload
@@ -154,8 +154,12 @@ class SpaceScores:
         keep: Callable[[float, Payload | None], object],
     ):
         self.encoded, self.objective, self.state, self.keep = encoded, objective, state, keep
+        # who only names an encoder is measured in its space, and sends nothing of it
+        self.in_space = objective if isinstance(objective, SpaceObjective) else None
         train = encoded.data.train
-        state.space = objective.complete(received, encoded.directions(train), train.labels.cpu())
+        state.space = received
+        if self.in_space is not None:
+            state.space = self.in_space.complete(received, encoded.directions(train), train.labels.cpu())
         # what has come is kept already
         self.completed = None if state.space is received else state.space
         if self.completed is not None and not len(encoded.data.validation):
@@ -166,27 +170,30 @@ class SpaceScores:
     def __call__(self, rows: Rows, z: Tensor) -> dict[str, Tensor]:
         """Rule -> (n, K) of samples and their features; without the rules that have nothing to judge by."""
         vectors = self.encoded.directions(self.encoded.as_encoder_reads(rows))
-        scores = self.objective.encoded_scores(self.state.space, vectors)
-        scores = None if scores is None else scores.to(exact_on(z.device))
-        if rows is self.encoded.model_data.validation:
-            self._choose_weights(rows.labels, z, vectors, scores)
-        scores_by_rule = {RULE: scores, POOL: self.objective.pooled(self.state, z, scores)}
+        is_validation = rows is self.encoded.model_data.validation
+        scores_by_rule: dict[str, Tensor | None] = {}
+        if self.in_space is not None:
+            scores = self.in_space.encoded_scores(self.state.space, vectors)
+            scores = None if scores is None else scores.to(exact_on(z.device))
+            if is_validation and scores is not None:
+                self._choose_weight(self.in_space, rows.labels, z, scores)
+            scores_by_rule = {RULE: scores, POOL: self.in_space.pooled(self.state, z, scores)}
         if self.own is not None:
+            if is_validation:
+                self.own_weight = choose_weight(partial(self._pool_own, self.own, z, vectors), rows.labels)
             scores_by_rule[OWN_RULE] = self.own.scores(vectors).to(exact_on(z.device))
             scores_by_rule[OWN_POOL] = self._pool_own(self.own, z, vectors, self.own_weight)
         return {rule: rule_scores for rule, rule_scores in scores_by_rule.items() if rule_scores is not None}
 
-    def _choose_weights(self, labels: Tensor, z: Tensor, vectors: Tensor, scores: Tensor | None) -> None:
+    def _choose_weight(self, objective: SpaceObjective, labels: Tensor, z: Tensor, scores: Tensor) -> None:
         def pool(weight: float) -> Tensor:
-            pooled = self.objective.pooled(replace(self.state, pool_weight=weight), z, scores)
+            pooled = objective.pooled(replace(self.state, pool_weight=weight), z, scores)
             assert pooled is not None
             return pooled
 
-        if scores is not None and self.objective.pooled(self.state, z, scores) is not None:
+        if objective.pooled(self.state, z, scores) is not None:
             self.state.pool_weight = choose_weight(pool, labels)
             self.keep(self.state.pool_weight, self.completed)
-        if self.own is not None:
-            self.own_weight = choose_weight(partial(self._pool_own, self.own, z, vectors), labels)
 
     def _pool_own(self, own: OwnDiscriminant, z: Tensor, vectors: Tensor, weight: float) -> Tensor:
         logits, device = self.objective.logits(self.state, z), exact_on(z.device)
@@ -237,8 +244,6 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        if of_site:
-            raise ModelError(f"{_source(of_site)}: {error}") from error
         raise ModelError(f"{_source(of_site)}: {error}") from error
 
 

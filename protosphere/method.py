@@ -46,6 +46,7 @@ from protosphere.strategies.contract import Phase as Phase
 from protosphere.strategies.contract import Pulled as Pulled
 from protosphere.strategies.contract import PullObjective as PullObjective
 from protosphere.strategies.contract import ServerHalf as ServerHalf
+from protosphere.strategies.contract import SpaceObjective as SpaceObjective
 from protosphere.strategies.contract import State as State
 from protosphere.strategies.contract import as_state as as_state
 from protosphere.strategies.contract import fill_missing_classes as fill_missing_classes

@@ -14,7 +14,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
 from protosphere.models.encoder import suggest_encoder
-from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
+from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options, SpaceObjective
 from protosphere.strategies.registry import METHODS as METHODS
 from protosphere.strategies.release import (
     OWN_POOL,
@@ -153,8 +153,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
-    if method.objective.encoder and settings.privacy == "none" and not settings.encoder:
-        settings = settings.model_copy(update={"encoder": method.objective.encoder})
+    if method.encoder and settings.privacy == "none" and not settings.encoder:
+        settings = settings.model_copy(update={"encoder": method.encoder})
     settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
@@ -192,7 +192,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     if run.private:
         refuse_unreleasable(settings, method, options)
         return run
-    if method.objective.encodes:
+    if issubclass(method.objective, SpaceObjective):
         check_public_encoder(
             settings,
             f"setting `encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "

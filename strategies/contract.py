@@ -62,9 +62,9 @@ class ClientState:
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
         received: what a method keeps of a message for the training that it starts; not stored.
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
-        encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
+        encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a SpaceObjective.
         pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
-        space: what `Objective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
+        space: what `SpaceObjective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
         extra: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
@@ -180,16 +180,12 @@ class Objective:
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
-        encodes: whether it reads rows through the public encoder that `encoder` names, without `privacy`.
-        encoder: the one that it takes where none is named; "" for none.
         pulls: whether its loss has the prototype pull, which reads `prototype-weight` and `prototype-loss`.
     """
 
     added_modules: Sequence[str] = ()
     of_features = False
     of_prototypes = True
-    encodes = False
-    encoder = ""
     pulls = False
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
@@ -266,23 +262,30 @@ class Objective:
         """Prediction rules beyond the common four: rule -> (n, K)."""
         return {}
 
+
+class SpaceObjective(Objective):
+    """Client half of a method that reads samples through the public encoder, without `privacy`.
+
+    An evaluation calls `complete` once, `encoded_scores` for the rule `encoder`, and `pooled` for the rule `pool`.
+    """
+
     def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
         """What `encoded_scores` takes, of what has come and of the client's training samples in the encoder's space,
         z^ (n, d) float64 and labels (n,); what has come alone by default."""
         return received
 
     def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
-        """The rule `encoder` of a method that `encodes`: z^ (n, d) float64 to (n, K), minus infinity for an unknown
-        class; None before anything has come.
+        """The rule `encoder`: z^ (n, d) float64 to (n, K), minus infinity for an unknown class; None before anything
+        has come.
 
         Args:
             space: what `complete` gave.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__} does not say how it scores samples in the encoder's space")
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
-        """The rule `pool` of a method that `encodes` and has it: of the model's features z (n, d), and of what the rule
-        `encoder` scores the same rows (n, K) float64, None before anything has come: (n, K)."""
+        """The rule `pool` of a method that has it: of the model's features z (n, d), and of what the rule `encoder`
+        scores the same rows (n, K) float64, None before anything has come: (n, K)."""
         return None
 
 
@@ -453,6 +456,7 @@ class Method:
         server, objective: the two halves.
         settings: prefix of the setting names -> the dataclass that checks them; beside those of its kind of server.
         exchange: the parts of its messages, under these options.
+        encoder: of a `SpaceObjective`: the public encoder where none is named; "" for none.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
@@ -464,6 +468,7 @@ class Method:
     objective: type[Objective]
     settings: Mapping[str, type] = field(default_factory=dict)
     exchange: Callable[[Options], Exchange] = lambda options: Exchange()
+    encoder: str = ""
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False

@@ -80,10 +80,8 @@ def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
     return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
 
 
-class FedCGSObjective(m.Objective):
+class FedCGSObjective(m.SpaceObjective):
     """Client half: trains as `local` does."""
-
-    encodes = True
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""

@@ -52,10 +52,8 @@ def some_of(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
-class OneExchangeObjective(m.Objective):
+class OneExchangeObjective(m.SpaceObjective):
     """Client half: trains as `local` does."""
-
-    encodes = True
 
     @property
     def fewest(self) -> int:

@@ -114,11 +114,8 @@ def rounds_of_exchange(settings: m.Settings, options: m.Options) -> int:
     return options[ProtosphereSettings].exchanges or usual_rounds(settings)
 
 
-class ProtosphereObjective(m.Pulled):
+class ProtosphereObjective(m.SpaceObjective, m.Pulled):
     """Client half."""
-
-    encodes = True
-    encoder = "handcrafted"
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
@@ -292,6 +289,7 @@ METHOD = m.Method(
     objective=ProtosphereObjective,
     settings={"protosphere": ProtosphereSettings},
     exchange=_choose_exchange,
+    encoder="handcrafted",
     inference=POOL,
     rules=(*m.RULES, RULE, POOL),
     counts_own_rounds=True,

@@ -59,8 +59,8 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
             settings[name] = value
     settings["clients"] = summary["clients"]
     # the control needs the same public encoder
-    if "encoder" not in settings and strategy in METHODS and load_method(strategy).objective.encoder:
-        settings["encoder"] = load_method(strategy).objective.encoder
+    if "encoder" not in settings and strategy in METHODS and load_method(strategy).encoder:
+        settings["encoder"] = load_method(strategy).encoder
     words = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
     return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(words)}`"
 

@@ -15,7 +15,7 @@ from protosphere.core.errors import ModelError, SettingError
 from protosphere.models.encoder import Encoder
 from protosphere.models.text import Tokens, reads_text
 from protosphere.strategies import Run
-from protosphere.strategies.contract import Objective
+from protosphere.strategies.contract import Objective, SpaceObjective
 from protosphere.strategies.release import encoder_scores
 from protosphere.wire.payloads import Payload
 
@@ -80,13 +80,15 @@ def judge_of(
         scores: Callable[[Tensor], Tensor | None] = partial(
             encoder_scores, means=means, num_classes=objective.num_classes
         )
-    else:
+    elif isinstance(objective, SpaceObjective):
         dim = run.settings.feature_dim
         if space is None and received is not None:
             # no evaluation has followed: of the shared part alone
             no_samples = torch.zeros(0, dim, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
             space = objective.complete(received, *no_samples)
         scores = partial(objective.encoded_scores, space)
+    else:
+        return None
     if scores(torch.zeros(0, run.settings.feature_dim, dtype=torch.float64)) is None:
         return None
 

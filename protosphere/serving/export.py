@@ -45,7 +45,7 @@ class Program(nn.Module):
         self.register_buffer("std", torch.tensor(transform.std).view(axes))
         # registered, so that its weights are the program's
         self.network = trained.state.module
-        self._objective, self._state = trained.objective, trained.state
+        self._objective, self._state, self._pooled = trained.objective, trained.state, trained.pooled
         self._rule, self._judge = rule, trained.judge if rule in (RULE, POOL) else None
         if self._judge is None:
             self._score = _score_of(trained, rule)
@@ -67,7 +67,7 @@ class Program(nn.Module):
         radius = self._objective.settings.encoder_radius
         scores: Tensor | None = self._judge.scores(directions(h @ self._mixing.T - self._centre, radius))
         if self._rule == POOL:
-            scores = self._objective.pooled(self._state, z, scores)
+            scores = self._pooled(z, scores)
         assert scores is not None
         return scores.float(), z
 
@@ -89,7 +89,7 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
         return _nearest(*state.prototypes.table(objective.num_classes))
     if rule == POOL:
         # before anything has come
-        return lambda z: objective.pooled(state, z, None)
+        return lambda z: trained.pooled(z, None)
     if rule == "classifier":
         return lambda z: objective.logits(state, z)
     raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")

@@ -24,7 +24,7 @@ from protosphere.data.forms.images import resized, too_deep
 from protosphere.models.text import Tokens
 from protosphere.serving.encoder_rule import Judge, encoder_of, judge_of
 from protosphere.strategies import read_settings, unpacked
-from protosphere.strategies.contract import ClientState, Objective
+from protosphere.strategies.contract import ClientState, Objective, SpaceObjective
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.trust import COMPANION, refuse_untrusted
@@ -70,12 +70,16 @@ class Trained:
         rules = tuple(rule_scores(self.objective, self.state, nothing))
         rules = rules if self.arrived is None else (*rules, *received_scores(self.objective, self.arrived, nothing))
         if self.judge is None:
-            return rules if self.objective.pooled(self.state, nothing, None) is None else (*rules, POOL)
+            return rules if self.pooled(nothing, None) is None else (*rules, POOL)
         if self.judge.tokens not in (None, self.tokens):
             # its encoder reads texts by another tokenizer than the model: no one input is both's
             return (*rules, RULE)
         none = self.judge.scores(torch.zeros(0, self.judge.dim, dtype=torch.float64))
-        return (*rules, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*rules, RULE, POOL)
+        return (*rules, RULE) if self.pooled(nothing, none) is None else (*rules, RULE, POOL)
+
+    def pooled(self, z: Tensor, encoded: Tensor | None) -> Tensor | None:
+        """The rule `pool`, as `SpaceObjective.pooled`; None of a method that has none."""
+        return self.objective.pooled(self.state, z, encoded) if isinstance(self.objective, SpaceObjective) else None
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
         """The client and the rule that come to the same: `received` is the classifier of what came, `received-<rule>`
@@ -112,7 +116,7 @@ class Trained:
             z = features_of(self.objective, self.state, rows, self.transform)
             if rule == POOL:
                 encoded = None if self.judge is None else self._encode(inputs).to(exact_on(self.device))
-                pooled = self.objective.pooled(self.state, z, encoded)
+                pooled = self.pooled(z, encoded)
                 assert pooled is not None
                 return pooled
             return rule_scores(self.objective, self.state, z)[rule]
