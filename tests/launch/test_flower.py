@@ -161,6 +161,8 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it
     ("status", "details", "lines", "words"),
     [
         ("failed", "ServerApp failed with ...", ["[protosphere error] client 3: why.", "Traceback"], "client 3: why."),
+        # the last is why it ended
+        ("failed", "", ["[protosphere error] first.", "[protosphere error] last.", "end"], "last."),
         ("failed", "it raised 'bias'.", ["KeyError"], "Flower reports the run as finished:failed: it raised 'bias'."),
         ("stopped", "", [], "Flower reports the run as finished:stopped."),
         ("completed", "", [], "the run ended without a summary in {folder}."),
@@ -308,8 +310,13 @@ def test_what_keeps_a_connection_from_its_superlink(certified, connect):
     assert obstacle("another") == ""
 
 
-def test_a_server_that_answers_is_no_obstacle_and_is_healthy_where_it_says_so(tmp_path, monkeypatch):
+def test_a_server_that_answers_is_no_obstacle_and_is_healthy_where_it_says_so_and_no_proxy_is_asked(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
     for status in ("200 OK", "404 Not Found"):
         monkeypatch.setattr(Answer, "status", status)
         with serving() as port:
