@@ -21,7 +21,7 @@ PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / 
 METRIC = (
     "The metrics to compare, separated by commas: headline, selected, best, client-best, client-best-unweighted, "
     "last-5, final or final-unweighted, optionally after an inference rule or `ensemble` ('classifier last-5'); "
-    "macro; 'domain NAME' or 'domain-unweighted NAME'. `protosphere glossary` explains them."
+    "macro; 'domain NAME' or 'domain-unweighted NAME'. docs/concepts.md explains them."
 )
 VARY = (
     "Values of a method's setting to show side by side and as a curve: 'protonorm.gamma=1,10,100'. May be repeated; "

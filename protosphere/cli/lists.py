@@ -1,4 +1,4 @@
-"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from; `glossary`: what terms mean."""
+"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -58,16 +58,6 @@ def settings(search: Search = "") -> None:
     from protosphere.cli.listing import settings as rows
 
     _print(("setting", "default", "allowed", "meaning"), rows(), search)
-
-
-def glossary(search: Search = "") -> None:
-    """Explain the metrics, inference rules and other terms.
-
-    Exits 0, or 1 if no term contains the word.
-    """
-    from protosphere.core.terms import TERMS
-
-    _print(("term", "meaning", "formula"), ((term.name, term.plain, term.formula) for term in TERMS.values()), search)
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:

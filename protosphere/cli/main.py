@@ -13,7 +13,7 @@ from protosphere.cli.data import data
 from protosphere.cli.doctor import doctor
 from protosphere.cli.export import export
 from protosphere.cli.help import Command, Group
-from protosphere.cli.lists import glossary, methods, models, presets, settings
+from protosphere.cli.lists import methods, models, presets, settings
 from protosphere.cli.new import app as new
 from protosphere.cli.predict import predict
 from protosphere.cli.privacy import privacy
@@ -104,7 +104,6 @@ app.command("methods", cls=Command, epilog="    protosphere methods --search gen
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
 app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
-app.command("glossary", cls=Command, epilog="    protosphere glossary --search pool")(glossary)
 app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
 app.command(
     "status",

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from protosphere.core.settings import Settings
-from protosphere.core.terms import concepts_page
 from protosphere.strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
-CONCEPTS = "docs/concepts.md"
 TABLE = "tool.flwr.app.config"
 # a row of the page begins with the setting's name
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
@@ -174,7 +172,6 @@ def main() -> None:
         if after != before:
             path.write_text(after, "utf-8")
             print(f"{name} is brought up to date")
-    (ROOT / CONCEPTS).write_text(concepts_page(), "utf-8")
 
 
 if __name__ == "__main__":

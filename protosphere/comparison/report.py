@@ -33,13 +33,11 @@ from protosphere.reports.page import (
     Part,
     Table,
     code,
-    explain,
     images,
     write,
     write_images,
 )
 
-BASELINES = ("majority class", "exchange adds")  # that a comparison's tables have
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
 
@@ -153,9 +151,8 @@ def _page(
         "initial models and client selection."
     )
     *measured, costs = tables
-    words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
     sections: list[tuple[str, list[Part]]] = [
-        ("Accuracy", [*(part for each in measured for part in _table(each)), explain([*words, *BASELINES])]),
+        ("Accuracy", [part for each in measured for part in _table(each)]),
         ("Cost", _table(costs)),
         ("Notes", list(notes_below(tables))),
     ]

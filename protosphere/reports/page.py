@@ -14,7 +14,6 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from protosphere.core.files import own_folder, replacing
-from protosphere.core.terms import NOTATION, TERMS, Term
 from protosphere.core.text import one_line
 from protosphere.reports.report_template import TEMPLATE
 
@@ -67,14 +66,6 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What the glossary says of terms."""
-
-    kind: ClassVar[str] = "terms"
-    terms: Sequence[Term]
-
-
-@dataclass(frozen=True)
 class Details:
     """What is shown when it is asked for; and on paper."""
 
@@ -83,7 +74,7 @@ class Details:
     parts: Sequence[Any]
 
 
-Part = Table | Image | Gallery | Items | Terms | Details | str
+Part = Table | Image | Gallery | Items | Details | str
 
 
 @dataclass(frozen=True)
@@ -112,22 +103,6 @@ def images(plots: Iterable["Plot"]) -> list[Image]:
     from protosphere.reports import canvas
 
     return [Image(plot, canvas.svg(plot)) for plot in plots]
-
-
-def explain(names: Iterable[str]) -> Details:
-    """What the glossary says of these, for those who cannot point at a word."""
-    terms = [TERMS[name] for name in dict.fromkeys(names) if name in TERMS]
-    notation = [text.replace("`", "") for text in NOTATION]
-    return Details("what these terms mean", [Terms(terms), *notation])
-
-
-def term(name: str, text: str = "") -> str:
-    """A name, or other text for it, with what the glossary says of it as a tooltip; without where it has no entry."""
-    label = one_line(text or name)
-    entry = TERMS.get(name)
-    if entry is None:
-        return label
-    return Markup('<abbr title="{}">{}</abbr>').format(entry.tooltip, label)
 
 
 def code(text: object) -> Markup:

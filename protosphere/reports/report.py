@@ -29,9 +29,7 @@ from protosphere.reports.page import (
     Part,
     Table,
     code,
-    explain,
     images,
-    term,
     write_images,
 )
 from protosphere.reports.page import write as write_file
@@ -214,18 +212,16 @@ def _cards(results: Results) -> list[tuple[object, object, object]]:
     steps = summary.get("gradient_steps")
     trained = "" if steps is None else f"; {steps:.4g} gradient steps per client per round"
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
-    # what is put after markup is escaped
-    figure = term(str(headline.get("figure"))) + f"{where}{remark}"
     return [
-        (term("headline", "test accuracy"), _percent(headline.get("accuracy")), figure),
-        (term("worst client"), _percent(worst), "in the same round"),
+        ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}{remark}"),
+        ("worst client", _percent(worst), "in the same round"),
         (
-            term("majority class", "majority-class baseline"),
+            "majority-class baseline",
             _percent(summary["floor"].get("majority-class")),
             "always predicting a client's most frequent class",
         ),
-        (term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
-        (term("on the wire"), readable_size(wire), "whole messages"),
+        ("payload", readable_size(payload), f"{ups} up, {downs} down"),
+        ("on the wire", readable_size(wire), "whole messages"),
         ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds{trained}"),
     ]
 
@@ -248,11 +244,10 @@ def _rules(results: Results) -> Iterator[Part]:
     rules = results.summary["rules"]
     rows = []
     for rule, values in rules.items():
-        name = term(rule) + (" *" if rule == results.rule else "")
+        name = f"{rule} *" if rule == results.rule else rule
         rows.append([name, *(_in_percent(values.get(figure)) for figure in FIGURES)])
-    caption = "Test accuracy in % by inference rule (* used for the headline)"
-    yield Table(["rule", *map(term, FIGURES)], rows, caption)
-    yield explain([*FIGURES, *rules])
+    caption = "Test accuracy in % by inference rule (* used for the headline); docs/concepts.md explains both"
+    yield Table(["rule", *FIGURES], rows, caption)
 
 
 def _domains(results: Results) -> Iterator[Part]:
@@ -261,7 +256,7 @@ def _domains(results: Results) -> Iterator[Part]:
         rules = list(dict.fromkeys(rule for accuracies in domains.values() for rule in accuracies))
         rows = [[name, *(_in_percent(accuracies.get(rule)) for rule in rules)] for name, accuracies in domains.items()]
         caption = "Test accuracy in % by domain, after the headline's round"
-        yield Table(["domain", *map(term, rules)], rows, caption)
+        yield Table(["domain", *rules], rows, caption)
 
 
 def _classes(results: Results) -> Iterator[Part]:

@@ -36,9 +36,6 @@ TEMPLATE = """\
 {%- elif part.kind == "image" %}{{ image(part) }}
 {%- elif part.kind == "gallery" %}<div class="gallery">{% for each in part.parts %}{{ show(each) }}{% endfor %}</div>
 {%- elif part.kind == "list" %}<ul>{% for item in part.items %}<li>{{ item }}</li>{% endfor %}</ul>
-{%- elif part.kind == "terms" %}<dl class="terms">
-  {%- for term in part.terms %}<dt>{{ term.name }}</dt><dd>{{ term.plain }}</dd>
-  {%- if term.formula %}<dd><code>{{ term.formula }}</code></dd>{% endif %}{% endfor %}</dl>
 {%- elif part.kind == "details" %}<details><summary>{{ part.title }}</summary>{% for each in part.parts %}{{ show(each) }}{% endfor %}</details>
 {%- else %}<p class="note">{{ part }}</p>
 {%- endif %}
@@ -72,9 +69,6 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
 .cards dd { margin: 0; }
 .cards strong { display: block; font-size: 1.6rem; font-weight: 650; font-variant-numeric: tabular-nums; }
 .cards span { display: block; color: var(--soft); font-size: .85rem; line-height: 1.35; }
-abbr { text-decoration: underline dotted; text-underline-offset: .2em; cursor: help; }
-.terms dt { font-weight: 600; margin-top: .6rem; }
-.terms dd { margin: 0; max-width: 46rem; }
 .wide { overflow-x: auto; }
 .wide:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .93rem; }

@@ -14,7 +14,7 @@ from protosphere.cli.main import app
 
 GROUP = typer.main.get_command(app)
 COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]
-COMMANDS += ["methods", "models", "presets", "settings", "glossary", "status", "doctor", "app-hash", "runs", "new"]
+COMMANDS += ["methods", "models", "presets", "settings", "status", "doctor", "app-hash", "runs", "new"]
 
 
 def helped(*arguments):
