@@ -1,24 +1,20 @@
 """The in-process grid answers as Flower's own would: errors as error replies, the same from worker processes."""
 
 import os
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
+from multiprocessing import get_context
 
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
 from protosphere.core.errors import RunError
 from protosphere.core.flower import APP_RAISED
-from protosphere.launch.grid import LocalGrid
+from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.strategies import known_settings
-from protosphere.wire.messages import decode_report, encode_instruction
+from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
+from tests.conftest import QUICK
 from tests.integration.watched import alive, descendants
 from tests.waiting import comes
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Clients build these, in whatever process they run. A batch of one is the check of a model's shape, which they pass.
 MODELS = """
@@ -90,42 +86,35 @@ def test_a_reply_is_pulled_once_and_by_its_id(grids):
     assert reply.metadata.reply_to_message_id == first
 
 
-def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_path):
-    answers = []
-    for workers in (1, 2):
-        monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"home-{workers}"))
-        grid = grids({"models": f"tiny_cnn,tiny_perceptron,{own('raising')}"}, workers=workers)
-        partitions = {node: partition for partition, node in enumerate(grid.get_node_ids())}
-        replies = grid.send_and_receive(instruct(node) for node in partitions)
-        answers.append({partitions[reply.metadata.src_node_id]: comparable(reply) for reply in replies})
-    assert answers[0][2] == (APP_RAISED, "client 2: ArithmeticError: the sum is wrong")
-    assert answers[0] == answers[1]
-    assert len(answers[0]) == 4
+def test_an_exception_of_a_client_is_an_error_reply(grids, own):
+    grid = grids({"models": own("raising")})
+    (reply,) = grid.send_and_receive([instruct(grid.get_node_ids()[2])])
+    assert reply.error.code == APP_RAISED
+    assert reply.error.reason.strip().splitlines()[-1] == "client 2: ArithmeticError: the sum is wrong"
 
 
-def test_in_process_nobody_is_late_and_workers_see_to_their_files_themselves(run, metrics, monkeypatch):
+def test_worker_processes_give_the_same_run_nobody_is_late_and_workers_see_to_their_files_themselves(
+    run, own, metrics, monkeypatch
+):
     """However long a client takes, or the whole process was suspended: else the figures were the clock's."""
     written = []
     monkeypatch.setattr("protosphere.core.files.sync", lambda path: written.append(path.name))
-    settings = {"strategy": "fedproto", "rounds": 2, "evaluate-clients": "all", "fraction-train": 0.5, "device": "cpu"}
+    settings = {"strategy": "fedproto", "evaluate-clients": "all", "fraction-train": 0.5}
+    settings["models"] = f"tiny_cnn,tiny_perceptron,{own('raising')}"
     at_once = dict.fromkeys(("start-timeout", "query-timeout", "round-timeout"), 1e-9)
-    first = metrics(run(settings, clients=4))
-    assert [line["training"]["valid"] for line in first[1:]] == [2, 2]
+    whole = run(settings)
+    lines, prototypes = metrics(whole), (whole / "prototypes.safetensors").read_bytes()
+    assert all(line["problems"]["2"].endswith('"ArithmeticError: the sum is wrong"') for line in lines)
+    assert [line["training"]["asked"] for line in lines[1:]] == [2, 2]
     for workers in (1, 2):
         written.clear()
-        assert metrics(run(settings | at_once, clients=4, workers=workers)) == first
+        folder = run(settings | at_once, workers=workers)
+        assert metrics(folder) == lines
+        # clients' uploads are among them
+        assert (folder / "prototypes.safetensors").read_bytes() == prototypes
         assert len([name for name in written if name.startswith(".checkpoint")]) == 3
         assert any(name.startswith("round-") and name.endswith(".safetensors") for name in written) == (workers == 1)
         assert not any("did not say" in line for line in run.said)
-
-
-def comparable(reply):
-    """All of a reply that must not depend on where it was made."""
-    if reply.has_error():
-        return reply.error.code, reply.error.reason.strip().splitlines()[-1]
-    report, upload = decode_report(reply.content)
-    arrays = {name: array.numpy().tobytes() for name, array in upload.items()}
-    return report.partition, replace(report.training, seconds=0.0), arrays
 
 
 def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
@@ -135,20 +124,17 @@ def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
         run({"models": f"{own('slow')},{own('dying')}"}, clients=2, workers=2)
 
 
-RUN = """
-from protosphere.launch.grid import run_in_process
-if __name__ == "__main__":
-    settings = {"rounds": 1000, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron"}
-    run_in_process(settings, clients=4, workers=2, show=lambda line: print(line, flush=True))
-"""
-
-
-def test_workers_do_not_outlive_a_killed_run(tmp_path):
-    (tmp_path / "script.py").write_text(RUN)
-    command, environment = [sys.executable, str(tmp_path / "script.py")], os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert any(line.startswith("round") for line in process.stdout)
-        family = descendants(process.pid)
-        process.kill()
+def test_workers_do_not_outlive_a_killed_run():
+    # a fork has loaded torch already
+    fork = get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    more = {"clients": 4, "workers": 2, "show": sender.send}
+    process = fork.Process(target=run_in_process, args=(QUICK | {"rounds": 1000},), kwargs=more)
+    process.start()
+    sender.close()
+    assert any(line.startswith("round") for line in iter(receiver.recv, None))
+    family = descendants(process.pid)
+    process.kill()
+    process.join()
     assert len(family) >= 3
     assert comes(lambda: not alive(family))
