@@ -11,14 +11,10 @@ from tests.strategies.needs import ASKED
 SETTINGS = {"fraction-train": 0.5, "evaluate-clients": "sampled", "rounds": 4, "models": "tiny_perceptron"}
 
 
-_whole: dict = {}  # method -> the lines of a run that is not cut
-
-
-@pytest.mark.parametrize("what_is_left", ["names", "nothing"])
-@pytest.mark.parametrize("method", ["protosphere", "fedavg"])
+@pytest.mark.parametrize(("method", "what_is_left"), [("protosphere", "names"), ("fedavg", "nothing")])
 def test_a_run_whose_power_was_cut_in_a_round_goes_on_to_the_bit(run, metrics, cut, method, what_is_left):
     settings = ASKED[method] | SETTINGS
-    whole = _whole[method] = _whole.get(method) or metrics(run(settings))
+    whole = metrics(run(settings))
     lost = []
 
     def is_due(strategy, server_round, replies):
