@@ -1,12 +1,13 @@
 """Real SuperNodes that die, come twice, or come as another client, while a run is on."""
 
-import json
 import re
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from deploy import credentials
-from deploy.demo import CONNECTION, Deployment, Site
+from deploy.demo import Deployment, Site
 from protosphere.launch import processes
 from tests.integration.watched import assignments, kill, members
 from tests.soak.faults.driver import deployed, wait_until
@@ -14,98 +15,127 @@ from tests.soak.faults.files import finished, refuse_broken
 from tests.soak.faults.history import check_stores
 from tests.soak.faults.plan import Plan
 from tests.steps import ONE_EPOCH
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.integration
 
-LONG = 600.0  # seconds, for what takes half a minute
+SETTINGS = {
+    "strategy": "gfpl",
+    "gfpl.first-exchange": 1,
+    "gfpl.exchange-every": 1,
+    "rounds": 4,
+    "max-samples": 200,
+    "feature-dim": 12,
+    "clients": 2,
+    "models": "tiny_perceptron",
+    "device": "cpu",
+    "round-timeout": 600.0,
+}
+SETTINGS |= ONE_EPOCH
+WITHOUT_END = 3600.0  # seconds that a client stalls whom nobody releases
 
 
-def count_online(deployment):
-    """How many nodes the SuperLink lists as online."""
-    listing = json.loads(deployment.flwr("supernode", "list", CONNECTION, "--format", "json"))
-    return [node["status"] for node in listing["nodes"]].count("online")
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """One run of four rounds. While client 1 trains in the second, its node and the SuperLink are killed and started
+    again, and the run is resumed; while it trains in the third, a second node comes for its partition, and client 0's
+    node starts again as client 1."""
+    place = tmp_path_factory.mktemp("supernodes")
+    plan = Plan(str(place / "journal"), stalls=((1, 2), (1, 3)), late=WITHOUT_END)
+    with deployed(place, 2, plan) as federation:
+        told = SimpleNamespace()
+        told.first = federation.run("-c", assignments(SETTINGS))
+        wait_for_stall(federation, told.first, 2)
+        told.held = federation.stores(told.first.folder.name)[1]
+        kill(federation.deployment, 1)
+        kill(federation.deployment)
+        told.left = members(federation.deployment, 1) | members(federation.deployment)
+        told.finished = finished(told.first.folder)
 
-
-def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
-    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed. Mixtures
-    cross, as prototypes and weights do in test_deployment.py."""
-    settings = {
-        "strategy": "gfpl",
-        "gfpl.first-exchange": 1,
-        "gfpl.exchange-every": 1,
-        "rounds": 2,
-        "max-samples": 200,
-        "feature-dim": 12,
-        "clients": 2,
-    }
-    settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
-    settings |= ONE_EPOCH
-    plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
-    with deployed(tmp_path, 2, plan) as federation:
-        deployment, journal = federation.deployment, federation.journal
-        first = federation.run("-c", assignments(settings))
-        wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, LONG, "round 2")
-        assert first.process.poll() is None, first.said
-        held = federation.stores(first.folder.name)[1]
-        kill(deployment, 1)
-        kill(deployment)
-        assert members(deployment, 1) == members(deployment) == set()
-        assert finished(first.folder) == (1, 1)
-
-        deployment.start_superlink()
+        federation.deployment.start_superlink()
         federation.renew(1)
-        assert first.process.wait(LONG) == 1
-        assert "Traceback" not in first.said
-        assert "lost except for its last checkpoint: resume it if the log shows a finished round" in first.said
-        second = federation.run("--resume", str(first.folder))
-        assert second.process.wait(LONG) == 0, second.said
-        assert "resuming after round 1" in second.said
-
-        # what was in training left nothing, and the round began anew from the one before
-        begins = [event for event in journal.events("begins") if (event["partition"], event["round"]) == (1, 2)]
-        assert [event["held"] for event in begins] == [sorted(held)] * 2 == [[0, 1]] * 2
-        stores = federation.stores(first.folder.name)
-        check_stores(journal.events(), stores)
-        assert {p: sorted(generations) for p, generations in stores.items()} == {0: [1, 2], 1: [1, 2]}
-        assert refuse_broken(federation.homes().values())
-        told = metrics(first.folder)
-    assert told == metrics(run(settings, clients=2))
-
-
-def test_a_node_stands_for_one_partition_and_a_partition_for_one_node(tmp_path, metrics):
-    """While client 1 trains, a second node comes for its partition, and client 0's node starts again as client 1."""
-    settings = {"strategy": "fedproto", "rounds": 2, "max-samples": 200, "clients": 2, "device": "cpu"}
-    settings |= {"models": "tiny_perceptron", "round-timeout": 600.0} | ONE_EPOCH
-    plan = Plan(str(tmp_path / "journal"), stall=(1, 1), late=LONG)
-    with deployed(tmp_path, 2, plan) as federation:
-        deployment, journal = federation.deployment, federation.journal
-        run = federation.run("-c", assignments(settings))
-        wait_until(lambda: {"stalls", "sends"} <= {event["event"] for event in journal.events()}, LONG, "round 1")
-
-        client_1 = {"device": "cpu", "partition": "1", "of": "2"}
-        second = Deployment(tmp_path / "second", [Site(1, client_1)], plan.variable())
-        second.fleet, second.authority = deployment.fleet, deployment.authority
-        second.environment = deployment.environment
-        try:
-            credentials.node(second.key(1))
-            deployment.register(second.key(1))
-            second.start_node(1)
-            processes.stop(deployment.processes[0])
-            deployment.sites[0] = Site(0, client_1)
-            deployment.start_node(0)
-            wait_until(lambda: count_online(deployment) == 3, LONG, "both nodes")
+        told.first.process.wait(PATIENCE)
+        told.second = federation.run("--resume", str(told.first.folder))
+        wait_for_stall(federation, told.second, 3)
+        told.events, told.stores = federation.journal.events(), federation.stores(told.first.folder.name)
+        with as_client_1(federation, place / "third", plan):
             plan.release()
-            assert run.process.wait(LONG) == 0, run.said
-        finally:
-            second.stop()
+            told.second.process.wait(PATIENCE)
+        told.whole = refuse_broken(federation.homes().values())
+        yield told
 
+
+def wait_for_stall(federation, run, server_round):
+    """Until client 1 has come to the end of its training in a round, and client 0 has been heard."""
+    said = [("stalls", 1, server_round), ("sends", 0, server_round)]
+
+    def seen():
+        events = [(event["event"], event["partition"], event["round"]) for event in federation.journal.events()]
+        return set(said) <= set(events) or run.process.poll() is not None
+
+    wait_until(seen, PATIENCE, f"round {server_round}")
+    assert run.process.poll() is None, run.said
+    log = federation.deployment.log(0)
+    answered = ("Received successfully", "Sent successfully")
+    wait_until(lambda: len({log.read_text().count(words) for words in answered}) == 1, PATIENCE, "client 0's answer")
+
+
+@contextmanager
+def as_client_1(federation, folder, plan):
+    """A second node of partition 1 inside, and client 0's node started again as client 1."""
+    deployment, client_1 = federation.deployment, {"partition": "1", "of": "2"}
+    second = Deployment(folder, [Site(1, client_1)], plan.variable())
+    second.fleet, second.authority = deployment.fleet, deployment.authority
+    second.environment = deployment.environment
+    try:
+        credentials.node(second.key(1))
+        deployment.register(second.key(1))
+        second.start_node(1)
+        wait_until(lambda: times_online(second.log(1)) == 1, PATIENCE, "the second node")
+        before = times_online(deployment.log(0))
+        processes.stop(deployment.processes[0])
+        deployment.sites[0] = Site(0, client_1)
+        deployment.start_node(0)
+        wait_until(lambda: times_online(deployment.log(0)) == before + 1, PATIENCE, "client 0's node")
+        yield
+    finally:
+        second.stop()
+
+
+def times_online(log):
+    """How often a SuperNode has been let in."""
+    return log.read_text().count("SuperNode ID")
+
+
+def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(story, run, metrics):
+    """Mixtures cross, as prototypes and weights do in test_deployment.py."""
+    assert story.left == set()
+    assert story.finished == (1, 1)
+    assert story.first.process.returncode == 1
+    assert "Traceback" not in story.first.said
+    assert "lost except for its last checkpoint: resume it if the log shows a finished round" in story.first.said
+    assert "resuming after round 1" in story.second.said
+    # what was in training left nothing, and the round began anew from the one before
+    begins = [
+        event for event in story.events if (event["event"], event["partition"], event["round"]) == ("begins", 1, 2)
+    ]
+    assert [event["held"] for event in begins] == [sorted(story.held)] * 2 == [[0, 1]] * 2
+    check_stores(story.events, story.stores)
+    assert {p: sorted(generations) for p, generations in story.stores.items()} == {0: [2, 3], 1: [1, 2]}
+    assert story.whole
+    # with round 3 the other story begins
+    assert metrics(story.first.folder)[:3] == metrics(run(SETTINGS, clients=2))[:3]
+
+
+def test_a_node_stands_for_one_partition_and_a_partition_for_one_node(story, metrics):
+    assert story.second.process.returncode == 0, story.second.said
     waits = r"node \d+ waits: node \d+ answers for partition 1, and Flower still lists it"
-    assert len(re.findall(waits, run.said)) == 1
-    assert "is back" not in run.said
-    lines = metrics(run.folder)
-    # of round 1 it was the evaluation that the node answered as another
-    assert [sorted(line["problems"]) for line in lines] == [[], ["0"], ["0"]]
-    for line in lines[1:]:
+    assert len(re.findall(waits, story.second.said)) == 1
+    assert "is back" not in story.second.said
+    lines = metrics(story.first.folder)
+    # of round 3 it was the evaluation that the node answered as another
+    assert [sorted(line["problems"]) for line in lines] == [[], [], [], ["0"], ["0"]]
+    for line in lines[3:]:
         assert "its node answers as partition 1" in line["problems"]["0"]
-    assert [line["training"]["valid"] for line in lines[1:]] == [2, 1]
-    assert "evaluation" in lines[2]["clients"]["1"]
+    assert [line["training"]["valid"] for line in lines[1:]] == [2, 2, 2, 1]
+    assert "evaluation" in lines[4]["clients"]["1"]

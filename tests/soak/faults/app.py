@@ -78,7 +78,7 @@ def _send(reply: Message, plan: Plan, kind: str, partition: int, round_number: i
 
 def _fail_in_training(plan: Plan, kind: str, partition: int, round_number: int) -> None:
     """After the last step, before anything is kept."""
-    if plan.stalls(partition, round_number):
+    if plan.is_stall(partition, round_number):
         Journal(plan.folder).say("stalls", partition, round_number, pid=os.getpid())
         plan.wait_for_release()
     if kind == kinds.RAISES_IN_TRAINING or (kind == kinds.EXITS and IN_PROCESS in os.environ):

@@ -74,9 +74,10 @@ class Federation:
         self.clients = clients
         self.journal = Journal(plan.folder)
         Path(plan.folder).mkdir(parents=True)
-        sites = [Site(partition, {"device": "cpu"}) for partition in range(clients)]
+        # the run's settings name the device: a site that does loads torch to look for it
+        sites = [Site(partition) for partition in range(clients)]
         # two cores serve them all
-        environment = {"OMP_NUM_THREADS": "1", **plan.variable()}
+        environment = {"OMP_NUM_THREADS": "1", "PROTOSPHERE_HOME": str(folder / "home"), **plan.variable()}
         self.deployment = Deployment(folder / "deployment", sites, environment)
         self.fronts: list[subprocess.Popen[str]] = []
         self._app = write_app(folder / "app")

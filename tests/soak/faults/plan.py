@@ -29,8 +29,8 @@ class Plan:
         shares: kind of fault -> share of the train replies.
         failing: the client that raises in every round; -1 for none.
         late: seconds that a straggler sleeps between training and reply.
-        stall: partition and round of a client that stays in training the first time, for `late` seconds or until
-            `release` is called.
+        stalls: partitions and rounds of clients that stay in training the first time, for `late` seconds or until
+            `release` is called, which is for all of them.
     """
 
     folder: str
@@ -38,7 +38,7 @@ class Plan:
     shares: Mapping[str, float] | None = None
     failing: int = -1
     late: float = 0.0
-    stall: tuple[int, int] = (-1, -1)
+    stalls: tuple[tuple[int, int], ...] = ()
 
     def kind(self, partition: int, round_number: int) -> str:
         """CLEAN or one of DROPPED."""
@@ -56,12 +56,12 @@ class Plan:
         """Random numbers of one reply."""
         return np.random.default_rng([self.seed, partition, round_number])
 
-    def stalls(self, partition: int, round_number: int) -> bool:
+    def is_stall(self, partition: int, round_number: int) -> bool:
         """Whether this is the moment to stay in training; true once."""
-        if (partition, round_number) != tuple(self.stall):
+        if (partition, round_number) not in self.stalls:
             return False
         try:
-            (Path(self.folder) / "stalled").touch(exist_ok=False)
+            (Path(self.folder) / f"stalled-{partition}-{round_number}").touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -84,4 +84,4 @@ class Plan:
 def from_environment() -> Plan:
     """Inverse of `Plan.variable`."""
     values: dict[str, Any] = json.loads(os.environ[VARIABLE])
-    return replace(Plan(**values), stall=tuple(values["stall"]))
+    return replace(Plan(**values), stalls=tuple(map(tuple, values["stalls"])))
