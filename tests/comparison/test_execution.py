@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from multiprocessing import get_context
 
 import psutil
 import pytest
@@ -73,9 +74,11 @@ def _send_when_asked(sender, asked):
 def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
     _, _, order = asked()
     executor = Processes([{}])
-    receiver, sender = executor._context.Pipe(duplex=False)
-    due = executor._context.Event()
-    process = executor._context.Process(target=_send_when_asked, args=(sender, due))
+    # what it starts would load torch first
+    fork = get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    due = fork.Event()
+    process = fork.Process(target=_send_when_asked, args=(sender, due))
     process.start()
     sender.close()
 

@@ -66,7 +66,7 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
 
 
 def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
-    folder = run({"rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
+    folder = run({"strategy": "fedproto", "rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
     roster = RunFolder(folder).roster()
     roster[1]["rows"][0] += 1
     (folder / "roster.json").write_text(json.dumps(roster))
@@ -106,7 +106,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
 
     monkeypatch.setattr("protosphere.server_app.strategy.PrototypeStrategy._round", fail)
     with pytest.raises(RunError, match="no more"):
-        run({"rounds": 1})
+        run({"rounds": 1, "strategy": "protonorm"})
     (folder,) = set((home / "results").iterdir()) - {folder}
     assert "is not finished" in outline(folder).text
 
@@ -116,7 +116,7 @@ def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
         raise ZeroDivisionError("by\nnought")
 
     monkeypatch.setattr(report_module, "write_report", fail)
-    folder = run({"rounds": 1})
+    folder = run({"rounds": 1, "strategy": "local"})
     assert (folder / "summary.json").exists()
     warnings = [line for line in run.said if line.startswith("warning")]
     assert warnings == [
