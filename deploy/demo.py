@@ -28,7 +28,8 @@ from protosphere.launch.processes import Interrupted, interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
 CONNECTION = "deployment"
-PATIENCE = 60.0  # seconds that a part has to begin or to answer
+PATIENCE = 300.0  # seconds that a part has to begin or to answer: a busy machine takes more than one minute
+STOP_PATIENCE = 60.0  # seconds that a run has for its own clean end
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 SETTINGS = 'rounds=5 dataset="digits-of-three-sites" start-timeout=120.0 round-timeout=120.0'
 SKEW = 1.0  # concentration of the Dirichlet distribution from which each class's shares are drawn
@@ -192,7 +193,7 @@ def main(extra: str) -> int:
             deployment.start()
             print(f"== FLWR_HOME={deployment.config} {shlex.join(command)}", flush=True)
             program = [sys.executable, "-m", "protosphere.cli.main"]
-            run = processes.start([*program, *command[1:]], PATIENCE, cwd=ROOT, env=deployment.environment)
+            run = processes.start([*program, *command[1:]], STOP_PATIENCE, cwd=ROOT, env=deployment.environment)
             code = run.wait()
         except FlowerError as error:
             print(error, file=sys.stderr)
