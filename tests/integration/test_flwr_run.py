@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protosphere.launch.flower import free_port, is_healthy
+from protosphere.launch.flower import copy_app, free_port, is_healthy
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import Watched, assignments
+from tests.soak.faults.files import finished
 from tests.steps import ONE_EPOCH
 from tests.strategies.test_adding_a_method import printed
 from tests.waiting import comes
@@ -25,10 +26,10 @@ from tests.waiting import comes
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-# as many rounds as no busy machine comes to between a kill and the end of what was killed
-FIVE = {"rounds": 20, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
+# for longer than anybody waits: both are ended after a few rounds
+FIVE = {"rounds": 5000, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
 FIVE |= ONE_EPOCH
-# the default, for longer than anybody waits
+# the default
 TWO = {"rounds": 5000, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 TWO |= ONE_EPOCH
 
@@ -89,7 +90,7 @@ def killed(place, environment):
     watched = protosphere(place, environment, "--clients", "5", "-c", f"{method} {assignments(FIVE)}")
     for line in watched.process.stdout:
         watched.output += line
-        if "round  1/20 |" in line:
+        if "round    1/5000 |" in line:
             break
     # counted before the kill: the watchers are quick to end them
     watched.many = len(watched.alive())
@@ -106,9 +107,13 @@ def killed(place, environment):
 
 @pytest.fixture(scope="module")
 def resumed(killed, place, environment):
-    """The same, gone on with to its end."""
-    watched = protosphere(place, environment, "--resume", str(the_run(killed, place)))
+    """The same, gone on with for two rounds more than it came to."""
+    assert killed.left() == set()
+    folder = the_run(killed, place)
+    rounds = finished(folder)[1] + 2
+    watched = protosphere(place, environment, "--resume", str(folder), "-c", f"rounds={rounds}")
     watched.finish()
+    watched.rounds = rounds
     return watched
 
 
@@ -128,13 +133,15 @@ def plain(place, environment):
     assert comes(lambda: is_healthy(port)), "the SuperLink does not answer"
     federation = "num-supernodes=2 client-resources-num-cpus=1"
     command = [flower["flwr"], "run", ".", "mine", "--stream", "--federation-config", federation]
-    run = Watched([*command, "--run-config", assignments(TWO)], cwd=ROOT, env=environment)
+    # a clone as it comes: Flower takes seconds to look through a virtual environment that lies in it
+    clone = copy_app(ROOT, place / "clone")
+    run = Watched([*command, "--run-config", assignments(TWO)], cwd=clone, env=environment)
     for line in run.process.stdout:
         run.output += line
         if "[protosphere] round " in line and "/5000 |" in line:
             break
     (number,) = re.findall(r"Successfully started run (\d+)", run.output)
-    subprocess.run([flower["flwr"], "stop", number, "mine"], cwd=ROOT, env=environment, check=True)
+    subprocess.run([flower["flwr"], "stop", number, "mine"], cwd=clone, env=environment, check=True)
     run.finish()
     superlink.process.send_signal(signal.SIGTERM)
     superlink.finish()
@@ -143,7 +150,7 @@ def plain(place, environment):
 
 
 def test_a_killed_run_ends_whole(killed, place):
-    assert "round  1/20 |" in killed.output
+    assert "round    1/5000 |" in killed.output
     assert killed.many > 8, "watchers, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left() == set()
     status = RunFolder(the_run(killed, place)).status()
@@ -165,17 +172,17 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
     # four architectures, dealt round robin
     assert len({client["model"] for client in roster}) == 4
     method = {"strategy": str(place / "project" / "shrunk.py"), "shrunk.beta": 0.5}
-    in_process = metrics(run(FIVE | method, clients=5))
+    in_process = metrics(run(FIVE | method | {"rounds": resumed.rounds}, clients=5))
     assert metrics(folder) == in_process
-    assert [line["training"]["valid"] for line in in_process[1:]] == [3] * FIVE["rounds"]
+    assert [line["training"]["valid"] for line in in_process[1:]] == [3] * resumed.rounds
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["status"], summary["clients"], summary["rounds"]) == ("completed", 5, FIVE["rounds"])
+    assert (summary["status"], summary["clients"], summary["rounds"]) == ("completed", 5, resumed.rounds)
 
 
 def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resumed, place):
     shown = resumed.output.splitlines()
     assert any("resuming after round" in line for line in shown)
-    assert sum(line.startswith("round 20/20 |") for line in shown) == 1
+    assert sum(line.startswith(f"round {resumed.rounds}/{resumed.rounds} |") for line in shown) == 1
     assert not [line for line in shown if "INFO" in line or "Traceback" in line or "\x1b[" in line]
     stores = place / "home" / "clients" / the_run(resumed, place).name
     # beside the stores what Ray's workers know the home by
