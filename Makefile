@@ -72,7 +72,7 @@ test: $(READY)
 	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
 
 # two files at a time, for most of them wait
-LONGEST := $(addprefix tests/integration/test_,flwr_run.py deployment.py executor.py supernodes.py)
+LONGEST := $(addprefix tests/integration/test_,flwr_run.py deployment.py supernodes.py)
 INTEGRATION = $(LONGEST) $(filter-out $(LONGEST),$(shell grep -rl --include='*.py' 'pytest.mark.integration' tests))
 integration: $(READY)
 	$(BIN)/python -m pytest $(INTEGRATION) -m 'integration and not soak' -n auto --maxprocesses 2 --dist loadfile \

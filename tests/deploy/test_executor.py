@@ -1,5 +1,5 @@
 """The SuperExec of ours: that Flower has what it replaces, and which tasks and apps a site takes. What a task's process
-is: tests/integration/test_executor.py."""
+is: tests/integration/test_deployment.py."""
 
 import hashlib
 import inspect
