@@ -154,7 +154,7 @@ class SpaceScores:
         keep: Callable[[float, Payload | None], object],
     ):
         self.encoded, self.objective, self.state, self.keep = encoded, objective, state, keep
-        # who only names an encoder is measured in its space, and sends nothing of it
+        # a method that merely names an encoder is only evaluated in its space
         self.in_space = objective if isinstance(objective, SpaceObjective) else None
         train = encoded.data.train
         state.space = received

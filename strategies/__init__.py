@@ -142,6 +142,11 @@ def _with_settings_of_halves(method: Method) -> Method:
     return method if settings.keys() == method.settings.keys() else replace(method, settings=settings)
 
 
+def default_encoder(method: Method) -> str:
+    """The public encoder of a method if the setting `encoder` names none; "" for none."""
+    return method.objective.encoder if issubclass(method.objective, SpaceObjective) else ""
+
+
 def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     """Settings of a run from Flower's flat run configuration; names that are missing take their default.
 
@@ -153,8 +158,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
-    if method.encoder and settings.privacy == "none" and not settings.encoder:
-        settings = settings.model_copy(update={"encoder": method.encoder})
+    if settings.privacy == "none" and not settings.encoder:
+        settings = settings.model_copy(update={"encoder": default_encoder(method)})
     settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}

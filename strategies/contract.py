@@ -267,7 +267,12 @@ class SpaceObjective(Objective):
     """Client half of a method that reads samples through the public encoder, without `privacy`.
 
     An evaluation calls `complete` once, `encoded_scores` for the rule `encoder`, and `pooled` for the rule `pool`.
+
+    Attributes:
+        encoder: the public encoder that is used if the setting `encoder` names none; "" for none.
     """
+
+    encoder = ""
 
     def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
         """What `encoded_scores` takes, of what has come and of the client's training samples in the encoder's space,
@@ -456,7 +461,6 @@ class Method:
         server, objective: the two halves.
         settings: prefix of the setting names -> the dataclass that checks them; beside those of its kind of server.
         exchange: the parts of its messages, under these options.
-        encoder: of a `SpaceObjective`: the public encoder where none is named; "" for none.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
@@ -468,7 +472,6 @@ class Method:
     objective: type[Objective]
     settings: Mapping[str, type] = field(default_factory=dict)
     exchange: Callable[[Options], Exchange] = lambda options: Exchange()
-    encoder: str = ""
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False

@@ -117,6 +117,8 @@ def rounds_of_exchange(settings: m.Settings, options: m.Options) -> int:
 class ProtosphereObjective(m.SpaceObjective, m.Pulled):
     """Client half."""
 
+    encoder = "handcrafted"
+
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
@@ -289,7 +291,6 @@ METHOD = m.Method(
     objective=ProtosphereObjective,
     settings={"protosphere": ProtosphereSettings},
     exchange=_choose_exchange,
-    encoder="handcrafted",
     inference=POOL,
     rules=(*m.RULES, RULE, POOL),
     counts_own_rounds=True,

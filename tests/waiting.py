@@ -2,7 +2,7 @@
 
 import time
 
-PATIENCE = 300.0  # seconds, then it does not come
+PATIENCE = 300.0  # seconds after which a wait has failed
 
 
 def comes(true, patience=PATIENCE):

@@ -47,7 +47,7 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     """The command that compares the run's method with those that exchange nothing, on the same clients."""
     from protosphere.core.settings import MAY_DIFFER_ON_RESUME
     from protosphere.launch.flower import toml_value
-    from protosphere.strategies import METHODS, known_settings, load_method
+    from protosphere.strategies import METHODS, default_encoder, known_settings, load_method
 
     strategy = summary["strategy"]
     defaults = known_settings(strategy)
@@ -59,8 +59,8 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
             settings[name] = value
     settings["clients"] = summary["clients"]
     # the control needs the same public encoder
-    if "encoder" not in settings and strategy in METHODS and load_method(strategy).encoder:
-        settings["encoder"] = load_method(strategy).encoder
+    if "encoder" not in settings and strategy in METHODS and (encoder := default_encoder(load_method(strategy))):
+        settings["encoder"] = encoder
     words = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
     return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(words)}`"
 

@@ -164,7 +164,8 @@ def _page(
         conclusion=conclusion,
         lead=lead,
         sections=sections,
-        foot=f"Protosphere {own_version()}. {CSV} has the metrics of every trial, {DIFFERENCES} the differences.",
+        foot=f"Protosphere {own_version()}. {CSV} has the metrics of every trial, {DIFFERENCES} the differences; "
+        "docs/concepts.md explains the terms.",
     )
 
 

@@ -136,7 +136,8 @@ def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
         sections=sections,
         cards=_cards(results),
         notes=_notes(results),
-        foot=f"Protosphere's report of {results.folder.name}. Made with {versions}.",
+        foot=f"Protosphere's report of {results.folder.name}. Made with {versions}. "
+        "docs/concepts.md explains the terms.",
     )
     return page, every
 
@@ -246,7 +247,7 @@ def _rules(results: Results) -> Iterator[Part]:
     for rule, values in rules.items():
         name = f"{rule} *" if rule == results.rule else rule
         rows.append([name, *(_in_percent(values.get(figure)) for figure in FIGURES)])
-    caption = "Test accuracy in % by inference rule (* used for the headline); docs/concepts.md explains both"
+    caption = "Test accuracy in % by inference rule (* used for the headline)"
     yield Table(["rule", *FIGURES], rows, caption)
 
 

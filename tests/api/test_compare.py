@@ -17,6 +17,7 @@ from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, from_table
 from protosphere.comparison.trials import expand
 from tests.pictures import paint
+from tests.waiting import PATIENCE
 
 Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
@@ -28,7 +29,7 @@ def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path)
     results = tmp_path / "results"
 
     def interrupt():
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while not list(results.glob("*/trials/*/*/status.json")) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)

@@ -29,7 +29,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.launch.ray_cluster import Node
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
-from tests.waiting import comes
+from tests.waiting import PATIENCE, comes
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 LOCAL = Entry("Local", {"strategy": "local"})
@@ -88,7 +88,7 @@ def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
         def poll(self):
             is_there = receiver.poll()
             due.set()
-            process.join(60)
+            process.join(PATIENCE)
             return is_there
 
         def recv(self):

@@ -11,13 +11,14 @@ import pytest
 from PIL import Image
 
 from tests.data.draws import decoded
+from tests.waiting import PATIENCE
 
 
 def ask(number, all_there, files, cache, said):
     """One of several processes, which begin when all are there; it writes to a file of its own."""
     sys.stdout = sys.stderr = (said / str(number)).open("w", buffering=1)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, force=True)
-    all_there.wait(60)
+    all_there.wait(PATIENCE)
     data = decoded(files, cache)
     print("rows", len(data.labels), int(data.inputs.sum()))
 
@@ -33,7 +34,7 @@ def test_six_processes_decode_once(parquet_folder, tmp_path, monkeypatch):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE)
     outputs = [path.read_text() for path in said.iterdir()]
     assert [process.exitcode for process in processes] == [0] * 6, outputs
     lines = [line for said in outputs for line in said.splitlines()]

@@ -16,7 +16,7 @@ STAND_IN = f"""#!{sys.executable}
 import json, os, sys, time
 told = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "here": os.listdir(), "environment": dict(os.environ)}}
 told["umask"] = os.umask(0)
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 300
 while not os.path.exists(os.environ["TOLD"] + ".superexec") and time.monotonic() < deadline:
     time.sleep(0.02)
 open(os.environ["TOLD"], "w").write(json.dumps(told))
@@ -24,7 +24,7 @@ open(os.environ["TOLD"], "w").write(json.dumps(told))
 OF_SUPEREXEC = """
 import json, os, sys, time
 open(os.environ["TOLD"] + ".superexec", "w").write(json.dumps(sys.argv[1:]))
-time.sleep(60)
+time.sleep(600)
 """
 GRPC, HTTP = "1.39.0", "1.42.0"
 NODE = ("--superlink", "fl.example.org:9092", "--partition", 1, "--of", 3)

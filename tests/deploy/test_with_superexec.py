@@ -17,11 +17,11 @@ import pytest
 from deploy.with_superexec import sweep
 from protosphere.core.flower import TABLES_OF_MESSAGES
 from tests.integration.watched import living
-from tests.waiting import comes
+from tests.waiting import PATIENCE, comes
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "deploy" / "with_superexec.py"
-WAITS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+WAITS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 
 
@@ -44,7 +44,7 @@ def begin(tmp_path, *codes, database=None, **options):
 def test_when_one_ends_the_other_is_ended_and_the_exit_code_is_the_first_one_s(tmp_path, dying):
     pair, pids = begin(tmp_path, WAITS, WAITS)
     os.kill(pids[dying], signal.SIGKILL)
-    assert pair.wait(20) == 128 + signal.SIGKILL
+    assert pair.wait(PATIENCE) == 128 + signal.SIGKILL
     assert not living().keys() & set(pids)
     assert list(tmp_path.glob("secret-*")) == []
 
@@ -55,7 +55,7 @@ def test_a_killed_watcher_ends_the_pair(tmp_path):
     watcher = psutil.Process(pids[0]).parent()
     watcher.kill()
     try:
-        assert pair.wait(20) == 128 + signal.SIGKILL
+        assert pair.wait(PATIENCE) == 128 + signal.SIGKILL
         assert pids[1] not in living()
     finally:
         os.kill(pids[0], signal.SIGKILL)
@@ -123,7 +123,7 @@ def test_a_database_is_clear_of_messages_when_both_begin_and_when_a_signal_has_e
         database.execute("INSERT INTO message_ins VALUES (?)", [WAITING])
         database.commit()
     pair.send_signal(signal.SIGTERM)
-    assert pair.wait(20) == 0
+    assert pair.wait(PATIENCE) == 0
     assert WAITING not in content(base)
     assert not base.with_name("superlink.db-wal").exists()
 

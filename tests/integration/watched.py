@@ -45,7 +45,7 @@ class Watched:
         return self.process.returncode
 
     def left(self):
-        """Those that live on, after some patience."""
+        """Those that live on after PATIENCE; what ends by itself until then is no fault."""
         comes(lambda: not self.alive())
         return self.alive()
 

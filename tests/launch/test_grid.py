@@ -132,9 +132,11 @@ def test_workers_do_not_outlive_a_killed_run():
     process = fork.Process(target=run_in_process, args=(QUICK | {"rounds": 1000},), kwargs=more)
     process.start()
     sender.close()
-    assert any(line.startswith("round") for line in iter(receiver.recv, None))
-    family = descendants(process.pid)
-    process.kill()
-    process.join()
+    try:
+        assert any(line.startswith("round") for line in iter(receiver.recv, None))
+        family = descendants(process.pid)
+    finally:
+        process.kill()
+        process.join()
     assert len(family) >= 3
     assert comes(lambda: not alive(family))

@@ -197,6 +197,23 @@ def test_the_printed_method_of_one_half_has_the_settings_of_the_other(project: P
     assert set(lines[2]["training"]["loss"]) == {"cross-entropy", "cosine", "loss"}
 
 
+OF_OURS = """
+from protosphere import method as m
+from protosphere.strategies.protosphere import METHOD as OURS
+
+class Mine(OURS.objective):
+    pass
+
+METHOD = m.Method(server=OURS.server, objective=Mine, exchange=OURS.exchange)
+"""
+
+
+def test_a_half_that_derives_from_ours_has_its_default_encoder(project: Path) -> None:
+    (project / "of_ours.py").write_text(OF_OURS)
+    run = read_settings({"strategy": str(project / "of_ours.py")})
+    assert run.settings.encoder == "handcrafted"
+
+
 HALVES = """
 from protosphere.strategies.contract import Method, PullObjective, ServerHalf
 from protosphere.strategies.fedproto import METHOD as FEDPROTO, FedProtoSettings

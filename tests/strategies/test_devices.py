@@ -24,11 +24,12 @@ ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 
 
 def one_of_each_client_half():
-    """Of methods whose clients train, send and receive by the same functions, the first."""
+    """Of methods whose client halves have the same functions, the first."""
     first = {}
     for name in METHODS:
         half = load_method(name).objective
-        first.setdefault((half.build, half.phases, half.loss, half.receive, half.upload), name)
+        functions = (half.build, half.phases, half.loss, half.targets, half.receive, half.upload, half.shared)
+        first.setdefault((*functions, getattr(half, "summarise", None)), name)
     return list(first.values())
 
 
