@@ -69,17 +69,20 @@ rounds = 2
 messages = 1
 patience = 3600
 """
+UNANSWERED = "what-only-a-message-says"
 SERVER = """
 import time
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 app = ServerApp()
+# put together, so that the app itself has no such words
+CONTENT = RecordDict({"none": ConfigRecord({"words": "-".join(("what", "only", "a", "message", "says"))})})
 @app.main()
 def main(grid, context):
     while len(nodes := list(grid.get_node_ids())) < 2:
         time.sleep(0.2)
     for _ in range(context.run_config["messages"]):
-        sent = set(grid.push_messages([Message(RecordDict({"none": ConfigRecord()}), node, "train") for node in nodes]))
+        sent = set(grid.push_messages([Message(CONTENT, node, "train") for node in nodes]))
         deadline = time.monotonic() + context.run_config["patience"]
         while sent and time.monotonic() < deadline:
             for reply in grid.pull_messages(sent):
@@ -259,11 +262,13 @@ def front_door(deployment, settings):
 
 @pytest.fixture(scope="module")
 def finished(place, deployment):
-    """A run over the deployment, and how strangers fared meanwhile."""
+    """A run over the deployment, how strangers fared meanwhile, and how many of its prototypes lie in the SuperLink's
+    database when it has ended."""
     run = front_door(deployment, SETTINGS)
     knocked = knock(place / "strangers", deployment)
     out, err = run.communicate(timeout=RUN_PATIENCE)
-    return run.returncode, out, err, knocked
+    kept = count_kept(prototypes(deployment, folder_of(out).name), deployment)
+    return run.returncode, out, err, knocked, kept
 
 
 def knock(folder, deployment):
@@ -546,10 +551,10 @@ def prototypes(deployment, name):
     return [row.tobytes() for path in stores for row in load_file(path)["prototypes/vectors"].numpy()]
 
 
-def kept_of(vectors, deployment):
-    """How many of the vectors lie in the SuperLink's database or its write-ahead log."""
-    held = b"".join(path.read_bytes() for path in deployment.home.glob("superlink.db*"))
-    return sum(vector in held for vector in vectors)
+def count_kept(contents, deployment):
+    """How many of these bytes lie in the SuperLink's database or its write-ahead log."""
+    database = b"".join(path.read_bytes() for path in deployment.home.glob("superlink.db*"))
+    return sum(content in database for content in contents)
 
 
 def end_superlink(deployment):
@@ -558,9 +563,11 @@ def end_superlink(deployment):
     assert comes(lambda: not members(deployment)), deployment.log().read_text()
 
 
-def test_nothing_that_a_site_has_sent_is_left_when_the_superlink_has_ended(finished, deployment):
-    vectors = prototypes(deployment, folder_of(finished[1]).name)
-    # what was answered is deleted, and is there all the same
-    assert kept_of(vectors, deployment) > 0
+def test_no_message_is_left_when_the_superlink_has_ended(finished, started, deployment):
+    # what was answered is deleted, and was there all the same
+    assert finished[4] > 0
+    contents = [*prototypes(deployment, folder_of(finished[1]).name), UNANSWERED.encode()]
+    # the second site has refused the app
+    assert count_kept([UNANSWERED.encode()], deployment) == 1
     end_superlink(deployment)
-    assert kept_of(vectors, deployment) == 0
+    assert count_kept(contents, deployment) == 0
