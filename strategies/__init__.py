@@ -158,8 +158,9 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
-    if settings.privacy == "none" and not settings.encoder:
-        settings = settings.model_copy(update={"encoder": default_encoder(method)})
+    encoder = default_encoder(method)
+    if encoder and settings.privacy == "none" and not settings.encoder:
+        settings = settings.model_copy(update={"encoder": encoder})
     settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}

@@ -1,4 +1,4 @@
-"""`make settings`: the defaults in pyproject.toml, the tables of docs/settings.md, made to agree with the code.
+"""`make settings`: the defaults in pyproject.toml and the tables of docs/settings.md, made to agree with the code.
 
 A default is written once, in its class, and so are the words on it: of a shared setting below its field, of a method's
 own in its class's docstring. Here lines and rows are brought up to date; comments, order and headings stay as somebody

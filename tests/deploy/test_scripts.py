@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -226,6 +225,7 @@ OF_NODES = [
     (("--privacy-delta", "1e-5", "--privacy-epsilon", '3" x="'), "--privacy-epsilon wants a number above 0"),
     (("--trusted-entities", "gone.yaml"), "--trusted-entities gone.yaml cannot be read"),
     (("--model", "resnet19"), "model 'resnet19' is unknown"),
+    (("--device", "gpu"), "--device 'gpu': should be 'auto', 'cpu', 'cuda'"),
 ]
 OF_SUPERLINKS = [
     (("--host", "10.0.0.3"), f"--host 10.0.0.3 {OPEN}; leave it on loopback: {GATE}"),
@@ -254,11 +254,3 @@ def test_what_cannot_work_is_one_sentence(name, arguments, changed, words, scrip
     assert words in sentence
     # how it is used stands before, where it is not
     assert said.count("\n") == 1 or said.startswith("usage: ")
-
-
-def test_a_device_is_checked_beside_the_model(monkeypatch):
-    """By the script's own lines, in this process, which has loaded torch."""
-    (lines,) = re.findall(r"-P -c '(.*?)' \"\$model\" \"\$device\"", (DEPLOY / "supernode.sh").read_text(), re.DOTALL)
-    monkeypatch.setattr(sys, "argv", ["-c", "", "gpu"])
-    with pytest.raises(SystemExit, match="--device 'gpu': should be 'auto', 'cpu', 'cuda'"):
-        exec(lines, {})
