@@ -123,7 +123,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
-    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma c of all classes, from round 1 on."""
         frame = seeded_frame(self.num_classes, self.settings.feature_dim, self.settings.seed)
         return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)

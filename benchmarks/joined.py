@@ -1,0 +1,88 @@
+"""A paper's method joined with the default's exchange, a row of benchmarks/tables/strong.toml.
+
+Private models train as ProtoNorm has it, with targets that all clients share, in place of the seed's frame. Beside
+their prototypes clients send what Protosphere sends, and the rule `pool` joins the private model with the exchanged
+discriminant. The discriminant comes down in every round, since what came down before is not kept beside new targets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from protosphere import method as m
+from protosphere.strategies import protonorm, protosphere
+from protosphere.strategies.encoder_space import DISCRIMINANT
+
+PRIVATE = "private"  # the part of the models' prototypes
+
+
+class JoinedObjective(protosphere.ProtosphereObjective):
+    """Client half: ProtoNorm's targets, both uploads."""
+
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
+        """gamma c of what came."""
+        if received is None or PRIVATE not in received:
+            return None
+        directions = m.prototypes_of(received, PRIVATE)
+        return m.scaled(directions, self.options[protonorm.ProtoNormSettings].gamma)
+
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
+        """The local prototypes, and in the first rounds the statistics."""
+        assert state.prototypes is not None
+        return {PRIVATE: state.prototypes.without_counts(), **(super().upload(state, round_number) or {})}
+
+
+class Joined(protosphere.Protosphere):
+    """Server half: both, side by side."""
+
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
+        """The statistics in the first rounds alone."""
+        return (*up[:1], *super().expected_parts(up[1:], state, server_round))
+
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
+        """Of the statistics, where they are in it."""
+        return super().contradiction(partition, upload) if protosphere.SCATTER in upload else ""
+
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+        """Targets by ProtoNorm, the discriminant by Protosphere."""
+        half = protonorm.ProtoNorm(self.settings, self.options)
+        half.meet(self.num_classes, self.dim, self.identities)
+        prototypes = {partition: {"prototypes": upload[PRIVATE]} for partition, upload in uploads.items()}
+        targets = half.aggregate(prototypes, _select(state, PRIVATE), server_round)
+
+        statistics = {partition: upload for partition, upload in uploads.items() if protosphere.SCATTER in upload}
+        outcome = super().aggregate(statistics, _select(state, protosphere.SCATTER), server_round)
+        discriminant = _select(state, DISCRIMINANT)
+        if m.EVERYONE in outcome.downloads:
+            discriminant = dict(m.weights_of(outcome.downloads[m.EVERYONE], DISCRIMINANT).tensors)
+
+        download: m.Payload = {PRIVATE: m.prototypes_of(targets.downloads[m.EVERYONE])}
+        if discriminant:
+            download = {**download, DISCRIMINANT: m.Weights(discriminant)}
+        states = {PRIVATE: targets.state, protosphere.SCATTER: outcome.state, DISCRIMINANT: discriminant}
+        new_state = {f"{part}/{name}": tensor for part, tensors in states.items() for name, tensor in tensors.items()}
+        return replace(outcome, state=new_state, downloads={m.EVERYONE: download}, keeps=False)
+
+    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
+        """The models'."""
+        private = _select(state, PRIVATE)
+        return m.prototypes_of_state(private) if private else None
+
+
+def _select(state: m.State, part: str) -> m.State:
+    """The tensors of one part of the state, by their own names."""
+    return {name.partition("/")[2]: tensor for name, tensor in state.items() if name.startswith(f"{part}/")}
+
+
+def _choose_exchange(options: m.Options) -> m.Exchange:
+    exchange = protosphere.METHOD.exchange(options)
+    private = m.Part("prototypes", PRIVATE)
+    return replace(exchange, up=(private, *exchange.up), down=(private, *exchange.down), once=False)
+
+
+METHOD = replace(
+    protosphere.METHOD,
+    server=Joined,
+    objective=JoinedObjective,
+    settings={"protosphere": protosphere.ProtosphereSettings, "protonorm": protonorm.ProtoNormSettings},
+    exchange=_choose_exchange,
+)
