@@ -14,7 +14,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
 from protosphere.models.encoder import suggest_encoder
-from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options, SpaceObjective
+from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options, Pulled, SpaceObjective
 from protosphere.strategies.registry import METHODS as METHODS
 from protosphere.strategies.release import (
     OWN_POOL,
@@ -173,7 +173,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             }
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
         settings_by_type[kind] = check(kind, values, f"{prefix}.")
-    if settings.prototypes_from == "training" and (method.objective.of_features or settings.inference == DISCRIMINANT):
+    if settings.prototypes_from == "training" and (method.uploads_of_features or settings.inference == DISCRIMINANT):
         cause = (
             "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
         )
@@ -339,7 +339,7 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
         values = {n.removeprefix(f"{prefix}."): v for n, v in run_config.items() if n.startswith(f"{prefix}.")}
         settings_by_type[kind] = check(kind, values, f"{prefix}.")
     exchange = method.exchange(Options(settings_by_type))
-    if not method.objective.pulls:
+    if not issubclass(method.objective, Pulled):
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
         names -= {"max-prototype-norm"}

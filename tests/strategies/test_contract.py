@@ -14,6 +14,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
+from protosphere import method as m
 from protosphere.client_app import client as client_module
 from protosphere.data.forms.spiral import spiral
 from protosphere.launch.grid import LocalGrid
@@ -215,7 +216,7 @@ def test_a_method_says_whether_it_pulls(row):
     """By which a comparison knows who reads a setting that is varied."""
     run = read_settings(WHOLE | of_one(row) | ROWS[row])
     pulled = any("prototype-pull" in line["training"]["loss"] for line in RunFolder(whole(row).folder).lines()[1:])
-    assert pulled == METHOD_OF[row].objective.pulls
+    assert pulled == issubclass(METHOD_OF[row].objective, m.Pulled)
     read = settings_read(ROWS[row])
     assert ({"prototype-weight", "prototype-loss"} <= read) == pulled
     assert ("wire-dtype" in read) == bool(run.exchange.kinds() - {"mixtures"})
