@@ -4,10 +4,9 @@ A box is a room, a row a floor; a line leads to a room that the one above it imp
 there. tests/test_floors.py holds the picture against the imports as they are.
 """
 
-import ast
 from pathlib import Path
 
-from tests.test_floors import FLOORS, ROOT, files, imports, room_of
+from tests.test_floors import FLOORS, ROOT, files, imports, room_of, tree_of
 
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
 WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 720, 56, 150, 30
@@ -39,7 +38,7 @@ def imported_rooms(root: Path) -> dict[str, set[str]]:
         parts = path.relative_to(root).with_suffix("").parts
         module = ".".join(parts if parts[0] == "protosphere" else ("protosphere", *parts))
         room = room_of(module)
-        for statement in imports(ast.parse(path.read_text()), module.rpartition(".")[0]):
+        for statement in imports(tree_of(path), module.rpartition(".")[0]):
             if (target := room_of(statement.module)) and target != room:
                 rooms[room].add(target)
     return rooms

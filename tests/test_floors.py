@@ -5,6 +5,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,12 @@ def files(root: Path) -> list[Path]:
     return sorted(path for room in FLOOR if room not in INSIDE for path in (root / room).rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax, which is read once for all tests."""
+    return ast.parse(path.read_text())
+
+
 def violations(root: Path) -> list[str]:
     """What every file of every room does against the rules of the house, as `file:line: what`."""
     found = []
@@ -119,7 +126,7 @@ def violations(root: Path) -> list[str]:
         place = path.relative_to(root).as_posix()
         module = ".".join(path.relative_to(root).with_suffix("").parts)
         module = module if module.startswith("protosphere.") else f"protosphere.{module}"
-        room, tree = room_of(module), ast.parse(path.read_text())
+        room, tree = room_of(module), tree_of(path)
 
         def note(line: int, what: str, place: str = place) -> None:
             found.append(f"{place}:{line}: {what}")
@@ -150,7 +157,7 @@ def method_names_in_client(root: Path, methods: dict[str, Entry]) -> list[str]:
     found = []
     modules = {entry.module for entry in methods.values()}
     for path in sorted((root / "client_app").rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         for each in imports(tree, "protosphere.client_app"):
             if {each.module, *(f"{each.module}.{name}" for name in each.names)} & modules:
                 found.append(f"{path.name}:{each.line}: imports {each.module}")
@@ -189,7 +196,7 @@ def test_every_room_is_there_and_shipped():
 
 
 def test_one_file_leans_on_more_of_flower_than_its_public_modules():
-    tree = ast.parse((ROOT / FLOWER).read_text())
+    tree = tree_of(ROOT / FLOWER)
     used = [each for each in imports(tree, "protosphere.core") if within(each.module, "flwr")]
     private = {each.module: each.names for each in used if not within(each.module, PUBLIC_FLOWER)}
     assert private == PRIVATE_MODULES
@@ -203,17 +210,16 @@ def test_the_scripts_and_benchmarks_keep_to_it_too():
     # they replace functions of Flower's; tests/deploy/test_executor.py and test_supernode.py hold what they lean on
     start_flower_s_programs = {ROOT / "deploy" / name for name in ("executor.py", "supernode.py")}
     for path in sorted(scripts - start_flower_s_programs):
-        for each in imports(ast.parse(path.read_text()), path.parent.name):
+        for each in imports(tree_of(path), path.parent.name):
             assert not within(each.module, "flwr") or within(each.module, PUBLIC_FLOWER), f"{path}:{each.line}"
 
 
 def test_what_flower_prints_and_keeps_is_spelt_in_that_file_alone():
     told = (ROOT / FLOWER).read_text()
     assert [phrase for phrase in PHRASES if phrase not in told] == []
-    others = [*files(ROOT), *(ROOT / "deploy").rglob("*.py"), *(ROOT / "protosphere").rglob("*.py")]
-    for path in others:
+    for path in (*files(ROOT), *(ROOT / "deploy").rglob("*.py")):
         if path != ROOT / FLOWER:
-            strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+            strings = [node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)]
             spelt = [text for text in strings if isinstance(text, str) and any(each in text for each in PHRASES)]
             assert spelt == [], path
 
