@@ -464,6 +464,12 @@ MUTANTS = {
         "1, rounding_mode",
         P + "test_release.py",
     ),
+    "noise taken for a class, whatever the number of classes": Mutant(
+        "protosphere/prototypes/release.py",
+        "1 - SPURIOUS / self.num_classes",
+        "1 - SPURIOUS",
+        P + "test_release.py",
+    ),
     "a rho that errs downwards": Mutant(
         "protosphere/prototypes/accounting.py",
         "np.log(ORDERS) - np.log(alpha) - (",

@@ -96,17 +96,59 @@ def test_noise_is_as_wide_as_its_price(moments, epsilon):
 
 
 def test_finishing_by_hand():
-    # one standard deviation of a count is 2 sigma / B = 1 row: what has 2.33 or fewer is absent
+    # one standard deviation of a count is 2 sigma / B = 1 row: what has 2.81 or fewer of 4 classes is absent
     variance, shape = (B // 2) ** 2, Shape(4, 2, moments=True)
-    rows = [[0, 0, 0, 0, int(2.3 * HALF)], [30 * B, 0, 12 * B, 0, 10 * HALF], [3 * B, 4 * B, 5 * B, 8 * B, 10 * HALF]]
+    rows = [[0, 0, 0, 0, int(2.8 * HALF)], [30 * B, 0, 12 * B, 0, 10 * HALF], [3 * B, 4 * B, 5 * B, 8 * B, 10 * HALF]]
     found, variances = finished(torch.tensor([*rows, [0, 0, 0, 0, -5 * HALF]]), variance, shape, scale=10.0)
     assert found.labels.tolist() == [1, 2]
     assert found.counts.tolist() == [10, 10]
     # a mean of 3 is cut to norm 1; variances are floored and at most 1
     assert torch.allclose(found.vectors, torch.tensor([[10.0, 0.0], [3.0, 4.0]]))
     assert torch.allclose(variances, torch.tensor([[0.2, 1 / 2000], [0.41, 0.64]]), atol=1e-3)
+    rows[0][-1] = int(2.82 * HALF)
+    assert finished(torch.tensor(rows), variance, Shape(4, 2, moments=True))[0].labels.tolist() == [0, 1, 2]
     nothing, _ = finished(torch.zeros(4, 5, dtype=torch.int64), variance, shape)
     assert (len(nothing), nothing.dim) == (0, 2)
+
+
+@pytest.mark.parametrize("num_classes", [2, 10, 100])
+def test_noise_alone_passes_for_a_class_in_one_of_a_hundred_releases(num_classes):
+    shape, releases = Shape(num_classes, 1), 20_000
+    variance = shape.variance(rho_of(3.0, 1e-5))
+    noise = torch.randn(releases, num_classes, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    counts = (math.sqrt(variance) * noise).round() / HALF
+    share = float((counts > shape.least_count(variance)).any(dim=1).double().mean())
+    assert 0.007 < share < 0.013
+
+
+def test_a_mean_is_as_short_as_its_noise_is_large():
+    """The estimator of James and Stein has less error than the quotient, and takes noise alone for next to nothing."""
+    dim, rows, releases = 64, 20, 400
+    shape = Shape(1, dim)
+    variance = shape.variance(rho_of(2.0, 1e-5))
+    generator = torch.Generator().manual_seed(9)
+    direction = torch.nn.functional.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0)
+
+    def released(mean, count):
+        noise = math.sqrt(variance) * torch.randn(releases, dim + 1, generator=generator, dtype=torch.float64)
+        table = torch.cat([rows * B * mean, torch.tensor([count * HALF])]) + noise
+        table[:, -1] = count * HALF
+        prototypes = [finished(row.round().long()[None], variance, shape)[0] for row in table]
+        is_there = torch.tensor([len(each) == 1 for each in prototypes])
+        return torch.cat([each.vectors for each in prototypes]), table[is_there], is_there.double().mean()
+
+    held, table, share = released(0.9 * direction, rows)
+    assert share == 1
+    quotient = table[:, :dim] / B / rows
+    quotient = quotient / quotient.norm(dim=1, keepdim=True).clamp_min(1.0)
+    error, error_of_quotient = ((vectors - 0.9 * direction).square().sum(dim=1).mean() for vectors in (held, quotient))
+    assert float(error) < 0.85 * float(error_of_quotient)
+    absent, _, share = released(0 * direction, rows)
+    assert share < 0.6
+    assert float(absent.norm(dim=1).mean()) < 0.25
+    # where there is hardly any noise nothing is taken away
+    exact, _ = finished(torch.cat([rows * B * direction, torch.tensor([rows * HALF])]).round().long()[None], 1, shape)
+    torch.testing.assert_close(exact.vectors[0].double(), direction, rtol=0, atol=1e-3)
 
 
 # --- the audit: what does a canary's score tell? -------------------------------------------------------------
