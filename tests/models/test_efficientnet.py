@@ -49,16 +49,6 @@ def test_images_are_brought_to_the_size_that_the_name_says_and_grey_is_three_equ
     assert torch.allclose(of_grey, usual(grey.expand(-1, 3, -1, -1)), atol=1e-5)
 
 
-@SKIP
-def test_a_run_takes_it_and_keeps_its_features(run, metrics, home):
-    (home / "cache").unlink()
-    settings = {"strategy": "protosphere", "encoder": "efficientnet-lite0?size=32", "max-samples": 120, "rounds": 1}
-    first = metrics(run(settings, clients=2))
-    files = {path: path.stat().st_mtime_ns for path in (home / "cache" / "features").rglob("*") if path.is_file()}
-    assert files
-    assert metrics(run(settings, clients=2)) == first
-
-
 @pytest.mark.parametrize("query", ["?size=", "?size=0", "?size=1000", "?pixels=96", "?size=96&x", "?"])
 def test_another_query_is_refused(query):
     with pytest.raises(ModelError, match=r"the only one is \?size=PIXELS, from 32 to 512"):

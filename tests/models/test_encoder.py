@@ -6,9 +6,7 @@ from torch import nn
 
 from protosphere.core.errors import ModelError
 from protosphere.core.plugins import load
-from protosphere.core.settings import ENCODERS, Settings
-from protosphere.models import encoder as encoder_module
-from protosphere.models.encoder import ABOUT, Encoder, check_encoder, public_encoder
+from protosphere.models.encoder import Encoder, check_encoder, public_encoder
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
 OWN = """
@@ -124,21 +122,6 @@ def test_what_is_no_encoder_is_refused(own, name):
         public_encoder(f"{own}:{name}", FLAT, D)
 
 
-def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
-    assert ENCODERS.keys() < ABOUT.keys()
-    for name, full in ENCODERS.items():
-        assert Settings(encoder=name).encoder == full
-        check_encoder(full)
-        assert "MB" in ABOUT[name]
-
-
-def test_the_short_name_of_an_encoder_of_texts_is_refused_for_images_before_the_hub_is_asked(monkeypatch):
-    monkeypatch.setattr(encoder_module, "HubVision", lambda *_: pytest.fail("the hub was asked"))
-    monkeypatch.setattr(encoder_module, "is_installed", lambda: False)
-    with pytest.raises(ModelError, match=r"reads texts, but inputs are images of shape .* as dinov2-small"):
-        public_encoder(ENCODERS["minilm"], (1, 28, 28), D)
-
-
 def test_on_a_device_of_its_own_it_gives_the_same(own):
     """The path of a GPU, walked on the CPU: features of a copy of the network, all at once."""
     encoder, rows = public_encoder("random", IMAGE, D), torch.randn(4, *IMAGE)
@@ -152,18 +135,6 @@ def test_on_a_device_of_its_own_it_gives_the_same(own):
 def test_what_names_none_is_refused(name):
     with pytest.raises(ModelError):
         check_encoder(name)
-
-
-def test_a_text_encoder_is_frozen_whole_and_a_row_its_own(tmp_path):
-    encoders = pytest.importorskip("tests.models.encoders")
-    encoders.save_tokenizer(tmp_path)
-    encoders.save_encoder(tmp_path)
-    encoder = public_encoder(f"hf:{tmp_path}", (encoders.L,), D)
-    rows = torch.tensor([[2, 6, 7, 3] + [-1] * 8, [2, 6, 7, 8, 9, 10, 3] + [-1] * 5])
-    found = encoder(rows)
-    assert torch.equal(encoder(rows[:1]), found[:1])
-    assert not torch.allclose(found[0], found[1])
-    assert all(not parameter.requires_grad for parameter in encoder.network.parameters())
 
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -222,12 +193,11 @@ def test_an_encoder_of_pictures_that_is_none_or_not_whole_is_refused(hub, tmp_pa
     for shape in ((2, 8, 8), FLAT):
         with pytest.raises(ModelError):
             public_encoder(name, shape, D)
-    for missing in ("preprocessor_config.json", "model.safetensors"):
-        kept = (place / missing).read_bytes()
-        (place / missing).unlink()
-        with pytest.raises(ModelError, match="cannot be loaded"):
-            public_encoder(name, IMAGE, D)
-        (place / missing).write_bytes(kept)
+    processor = (place / "preprocessor_config.json").read_bytes()
+    (place / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        public_encoder(name, IMAGE, D)
+    (place / "preprocessor_config.json").write_bytes(processor)
     encoders = pytest.importorskip("tests.models.encoders")
     encoders.save_encoder(place)
     with pytest.raises(ModelError, match="takes no pictures"):

@@ -1,7 +1,5 @@
 """The heads on every kind of model, against their arithmetic written out; what anchoring overwrites; a fixed frame."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -57,41 +55,6 @@ def test_every_architecture_gets_unit_features_or_two_classifiers_and_trains_thr
     for each in (model, two):
         assert (each.feature_dim, each.num_classes) == (D, K)
         assert all(parameter.grad is not None for parameter in each.parameters())
-
-
-def test_heads_come_from_the_seed_alone_and_the_network_stays_itself() -> None:
-    before, heads, projections = torch.get_rng_state(), [], []
-    for number, name in enumerate(models.FAMILIES["tiny"]):
-        split = models.build(name, (1, 8, 8), D, K, number)
-        weights = {key: value.clone() for key, value in split.state_dict().items()}
-        model, two = ConsensusModel(copy.deepcopy(split), seed=3), DualClassifierModel(split, simplex_etf(K, D, 7), 3)
-        heads.append(model.head.state_dict() | model.classifier.state_dict())
-        projections.append(two.projection.state_dict())
-        for each, part in ((model, "extractor"), (two, "")):
-            kept = {key.removeprefix("network."): value for key, value in each.state_dict().items()}
-            assert all(torch.equal(kept[key], value) for key, value in weights.items() if key.startswith(part))
-        # of the consensus the old classifier is gone
-        added = sum(p.numel() for p in model.head.parameters()) + K * D + K
-        assert models.num_parameters(model) == sum(p.numel() for p in split.extractor.parameters()) + added
-    assert torch.equal(torch.get_rng_state(), before)
-    for states in (heads, projections):
-        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
-    assert not torch.equal(consensus(seed=4).head.widen.weight, heads[0]["widen.weight"])
-    assert not torch.equal(dual(seed=4).projection.weight, projections[0]["weight"])
-
-
-def test_heads_are_drawn_from_a_stream_of_their_own() -> None:
-    """Not from the model's: a layer of the head would begin as a copy of one of the network's."""
-    seed = 3
-    network = models.build("tiny_perceptron", (1, 8, 8), D, K, seed)
-    drawn_first = next(network.parameters()).detach().flatten()
-    head = ConsensusModel(copy.deepcopy(network), seed).head.widen.weight
-    projection = DualClassifierModel(network, simplex_etf(K, D, 7), seed).projection.weight
-    for weight in (head, projection):
-        values = weight.detach().flatten()
-        count = min(len(values), len(drawn_first))
-        correlation = torch.corrcoef(torch.stack([values[:count], drawn_first[:count]]))[0, 1]
-        assert abs(float(correlation)) < 0.4
 
 
 @pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from protosphere.models.split import SplitModel, channels_last, probe, split
+from protosphere.models.split import SplitModel, probe, split
 
 
 def test_forward_is_the_classifier_after_the_features() -> None:
@@ -30,12 +30,3 @@ def test_probing_keeps_the_mode_and_the_statistics() -> None:
     assert probe(module, (3, 8, 9), module[0]) == (1, 3, 8, 9)
     assert module.training
     assert module[0].num_batches_tracked.item() == 0
-
-
-def test_convolutions_over_images_alone_are_laid_out_channels_last() -> None:
-    module = nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Conv1d(3, 4, 3), nn.Linear(3, 4)])
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    assert channels_last(module) is module
-    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
-    assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert [layer.weight.is_contiguous() for layer in module] == [False, True, True, True]

@@ -9,8 +9,6 @@ from protosphere import models
 from protosphere.models.vision import vision_backbone
 
 PAPERS = ["resnet18", "googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0"]
-OTHERS = ["densenet121", "mobilenet_v3_small", "mnasnet0_5", "regnet_x_400mf", "squeezenet1_1", "convnext_tiny"]
-OTHERS += ["swin_t"]
 
 
 def first_convolution(network: nn.Module) -> nn.Conv2d:
