@@ -180,7 +180,7 @@ MUTANTS = {
         S + "test_own_models.py -k apfl",
     ),
     "a negative variance among others": Mutant(
-        W + "arrays.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", S + "test_weights.py -k single"
+        W + "arrays.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", "tests/wire/test_uploads.py"
     ),
     "weights by all rows": Mutant(
         "strategies/weights.py", "float(identity.rows[0])", "float(sum(identity.rows))", S + "test_weights.py -k loops"
@@ -226,7 +226,7 @@ MUTANTS = {
         W + "arrays.py",
         "if not bool(tensor.isfinite().all()):\n            raise MessageError",
         "if False:\n            raise MessageError",
-        S + "test_weights.py -k hostile",
+        "tests/wire/test_uploads.py",
     ),
     "a wide scatter counts whole": Mutant(
         "strategies/statistics.py",

@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
-from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, meet
@@ -28,28 +27,7 @@ def batch(rows=7):
     return Batch(torch.randn(rows, 5, generator=random), torch.arange(rows) % K)
 
 
-def same(one, other):
-    theirs = other.state_dict()
-    return one.state_dict().keys() == theirs.keys() and all(
-        torch.equal(t, theirs[n]) for n, t in one.named_parameters()
-    )
-
-
 # --- the companion --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("strategy", "width"), [("fml", D), ("fedmrl", 2)])
-@pytest.mark.parametrize("named", ["", "perceptron"])
-def test_the_companion_is_the_same_on_all_clients_whatever_their_own_model(strategy, width, named):
-    own = {f"{strategy}.companion": named} | ({"fedmrl.shared-dim": width} if strategy == "fedmrl" else {})
-    made = [
-        built(strategy, model, seed, **own)[1].module
-        for model, seed in (("tiny_perceptron", 1), ("tiny_perceptron", 2), ("perceptron", 3))
-    ]
-    assert all(same(made[0].companion, each.companion) for each in made[1:])
-    assert not same(made[0].model, made[1].model)
-    usual = build(named or "tiny_perceptron", (5,), width, K, 0)
-    assert [p.shape for p in made[0].companion.parameters()] == [p.shape for p in usual.parameters()]
 
 
 @pytest.mark.parametrize(
@@ -107,15 +85,6 @@ def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_he
     torch.testing.assert_close(loss.total, cross_entropy(module.model.classifier(z), rows.labels) + first)
     loss.total.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in module.parameters())
-
-
-def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
-    objective, state = built("fedmrl")
-    came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
-    arrived = objective.evaluation_state(state, {"companion": Weights(came)}).module
-    assert same(arrived.model, state.module.model)
-    assert torch.equal(arrived.projection.weight, state.module.projection.weight)
-    assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in arrived.companion.named_parameters())
 
 
 @pytest.mark.parametrize(("asked", "width"), [(2, 2), (D, D), (D + 1, D)])

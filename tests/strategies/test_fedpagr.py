@@ -1,5 +1,4 @@
-"""FedPAGR against the paper written out: where it begins, what the server refines, what a client trains and predicts
-with."""
+"""FedPAGR against the paper written out: what the server refines, what a client trains and predicts with."""
 
 import math
 from dataclasses import asdict
@@ -10,7 +9,7 @@ import torch
 from protosphere.models import build
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
-from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
+from protosphere.strategies.contract import Batch, ClientState, Phase, as_state
 from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import class_means, in_part
 
@@ -35,22 +34,6 @@ def prototypes(seed, num_classes=K, dim=D, length=1.0):
     random = torch.Generator().manual_seed(seed)
     vectors = torch.nn.functional.normalize(torch.randn(num_classes, dim, generator=random, dtype=torch.float64))
     return PrototypeSet(torch.arange(num_classes), (length * vectors).float())
-
-
-def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
-    torch.manual_seed(1)
-    first = halves(FEDPAGR, K, D).server.begin()
-    torch.manual_seed(2)
-    again = halves(FEDPAGR, K, D).server.begin()
-    other = halves(FEDPAGR | {"seed": 1}, K, D).server.begin()
-    assert set(first.downloads) == {EVERYONE}
-    begun = lone(first.downloads[EVERYONE])
-    assert begun.labels.tolist() == list(range(K))
-    assert begun.counts is None
-    assert begun.vectors.dtype == torch.float32
-    torch.testing.assert_close(begun.vectors.norm(dim=1), torch.ones(K))
-    assert torch.equal(lone(again.downloads[EVERYONE]).vectors, begun.vectors)
-    assert float((lone(other.downloads[EVERYONE]).vectors - begun.vectors).norm(dim=1).min()) > 0.1
 
 
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])

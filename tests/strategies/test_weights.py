@@ -5,22 +5,18 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
 from scipy.stats import trim_mean
 from torch import nn
 
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
 from protosphere.wire.layouts import read_layouts
-from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, meet
 
 K, D = 3, 4
-PARTS = (Part("weights", "extractor"), Part("weights", "head"))
 
 
 def module(seed, width=5):
@@ -137,49 +133,7 @@ def test_what_came_replaces_the_own_and_arrived_changes_nothing():
     assert torch.equal(after["extractor.projection.weight"], came["extractor"].tensors["extractor.projection.weight"])
 
 
-# --- the wire ---------------------------------------------------------------------------------------------------
-
-
-def arrived(record, sent, parts=PARTS):
-    """As the other side takes it, which knows the layouts of what was sent."""
-    return decode(record, parts, K, D, Limits(100.0, {part: weights.layout for part, weights in sent.items()}))
-
-
-def spoilt(sent, field, change):
-    record = encode(sent)
-    values = np.array(record[field].numpy())
-    return ArrayRecord({name: Array(change(values)) if name == field else array for name, array in record.items()})
-
-
-def with_value(value):
-    def change(values):
-        values[-1] = value
-        return values
-
-    return change
-
-
-HOSTILE = {
-    "NaN": ("extractor.values", with_value(np.nan), "not finite"),
-    "too long": ("head.values", with_value(1e6), r"`classifier.weight` has norm 1e\+06, above"),
-    "another length": ("head.values", lambda values: values[:-1], "float32 of shape .*, 12 values of float32"),
-    "a negative variance": ("extractor.small", lambda values: -np.abs(values) - 1, "negative variance"),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_weights_are_refused_by_name(case):
-    field, change, words = HOSTILE[case]
-    sent = upload(halves_of("fedavg")[1], 3)
-    with pytest.raises(MessageError, match=words):
-        arrived(spoilt(sent, field, change), sent)
-
-
-def test_a_single_negative_variance_is_refused():
-    sent = upload(halves_of("fedavg")[1], 3)
-    sent["extractor"].tensors["extractor.backbone.1.running_var"][2] = -1e-3
-    with pytest.raises(MessageError, match=r"`extractor.backbone.1.running_var` holds a negative variance"):
-        arrived(encode(sent), sent)
+# --- layouts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
