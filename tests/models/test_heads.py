@@ -40,23 +40,6 @@ def test_features_are_the_arithmetic_written_out() -> None:
     assert torch.equal(model(x), model.classify(model.features(x)))
 
 
-NAMES = [*models.FAMILIES["tiny"], "cnn2", "perceptron", "resnet8", "mobilenet_v2"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_architecture_gets_unit_features_or_two_classifiers_and_trains_throughout(name: str) -> None:
-    model, two, x = ConsensusModel(models.build(name, (1, 8, 8), D, K, 0), seed=0), dual(name=name), images()
-    z = model.features(x)
-    torch.testing.assert_close(z.norm(dim=1), torch.ones(7))
-    nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward()
-    z = two.features(x)
-    nn.functional.cross_entropy(two.classify(z), torch.arange(7) % K).backward(retain_graph=True)
-    (two.project(z) @ two.frame.T).square().sum().backward()
-    for each in (model, two):
-        assert (each.feature_dim, each.num_classes) == (D, K)
-        assert all(parameter.grad is not None for parameter in each.parameters())
-
-
 @pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])
 def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labels: tuple[int, ...]) -> None:
     model = consensus().eval()
@@ -102,8 +85,8 @@ def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> Non
 # --- GFPL's two classifiers ---------------------------------------------------------------------------------------
 
 
-def dual(seed: int = 0, activation: str = "linear", name: str = "tiny_perceptron") -> DualClassifierModel:
-    model = models.build(name, (1, 8, 8), D, K, 1, activation)
+def dual(seed: int = 0, activation: str = "linear") -> DualClassifierModel:
+    model = models.build("tiny_perceptron", (1, 8, 8), D, K, 1, activation)
     return DualClassifierModel(model, simplex_etf(K, D, 7), seed)
 
 

@@ -49,9 +49,6 @@ def pair(input_shape, num_classes, feature_dim):
 def half(input_shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).half()
 
-def double(input_shape):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).double()
-
 def by_batch(input_shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=False))
 
@@ -140,7 +137,6 @@ def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights
         ("tokens", r"shape \(1, 1, 64\)"),
         ("pair", "it gives a tuple"),
         ("half", "float16"),
-        ("double", "float64"),
         ("words", "it gives a str"),
         ("positional", "no arguments but the keywords"),
         ("NUMBER", "is of type int"),
