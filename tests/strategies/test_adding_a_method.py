@@ -17,7 +17,7 @@ from torch import Tensor
 from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
 from protosphere.client_app.site import run_of
-from protosphere.core.errors import RunError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models import build
 from protosphere.plans.run_config import plan
@@ -190,35 +190,6 @@ def test_a_half_that_derives_from_ours_has_its_default_encoder(project: Path) ->
     (project / "of_ours.py").write_text(OF_OURS)
     run = read_settings({"strategy": str(project / "of_ours.py")})
     assert run.settings.encoder == "handcrafted"
-
-
-HALVES = """
-from protosphere.strategies.contract import Method, PullObjective, ServerHalf
-from protosphere.strategies.fedproto import METHOD as FEDPROTO, FedProtoSettings
-
-class Server(ServerHalf):
-    def aggregate(self, uploads, state, server_round):
-        return self.options[FedProtoSettings]
-
-class Client(PullObjective):
-    def loss(self, state, batch, phase, round_number):
-        return self.options[FedProtoSettings]
-
-SERVER = Method(server=Server, objective=PullObjective)
-CLIENT = Method(server=ServerHalf, objective=Client)
-EXCHANGE = Method(server=ServerHalf, objective=PullObjective, exchange=FEDPROTO.exchange)
-"""
-
-
-@pytest.mark.parametrize("name", ["SERVER", "CLIENT", "EXCHANGE"])
-def test_settings_that_a_method_lacks_are_named_with_what_to_write(project: Path, name: str) -> None:
-    (project / "halves.py").write_text(HALVES)
-    with pytest.raises((RunError, SettingError)) as raised:
-        run_in_process(QUICK | {"strategy": f"{project}/halves.py:{name}"}, clients=2, show=lambda line: None)
-    words = str(raised.value).replace("'", '"')
-    assert "one half of the method reads the settings FedProtoSettings, which its Method(...) does not name" in words
-    assert 'add "fedproto": FedProtoSettings to its `settings`' in words
-    assert "`from protosphere.strategies.fedproto import FedProtoSettings`" in words
 
 
 # --- a client half of one's own ------------------------------------------------------------------------------

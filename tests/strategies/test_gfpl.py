@@ -108,17 +108,6 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
     assert sent.counts.tolist() == [7, 7, 1, 2, 2]
 
 
-def test_nothing_goes_up_outside_an_exchange_or_without_rows(halves):
-    objective, state = client_half(halves)
-    with_features(state)
-    assert [number for number in range(1, 41) if lone(objective.upload(state, number)) is not None] == [10, 20, 30]
-    state.features = None
-    assert lone(objective.upload(state, 10)) is None
-    without, state = client_half(halves, {"gfpl.pseudo-features": 0})
-    with_features(state)
-    assert all(lone(without.upload(state, number)) is None for number in range(1, 41))
-
-
 @pytest.mark.parametrize(
     ("first", "every", "rounds", "expected"),
     [(10, 10, 10, []), (3, 2, 9, [4, 6, 8]), (4, 2, 8, [4, 6]), (1, 1, 3, [1, 2]), (5, 7, 21, [7, 14])],

@@ -12,7 +12,7 @@ from protosphere.strategies.encoder_space import CLASSIFIER
 from protosphere.wire.payloads import to_tensors
 from tests.payloads import lone
 from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, scores_of, unit, upload_of
-from tests.strategies.needs import FEW
+from tests.strategies.needs import ASKED, FEW
 from tests.strategies.sets import same_state
 
 METHODS = ("fedcgs", "fedncm", "fed3r", "fedcof", "fedpft", "protosphere")
@@ -184,7 +184,7 @@ def test_statistics_that_no_samples_have_are_refused(method, lie, words):
 
 
 @pytest.mark.parametrize("method", GUARDED)
-def test_where_no_client_sends_a_class_there_is_no_classifier_and_a_warning_says_why(method, run, metrics):
+def test_where_no_client_sends_a_class_there_is_no_classifier_and_a_warning_says_why(method):
     features, labels = samples()
     guard = {f"{method}.fewest": 1000}
 
@@ -195,8 +195,9 @@ def test_where_no_client_sends_a_class_there_is_no_classifier_and_a_warning_says
     (warning,) = (text for text in outcome.warnings if "no shared classifier" in text)
     assert f"`{method}.fewest`" in warning
 
-    settings = {"strategy": method, "dataset": "digits", "encoder": "handcrafted", "rounds": 2}
-    settings |= {"disclose-class-counts": True, "max-samples": 200} | guard
+
+def test_a_run_without_a_shared_classifier_goes_on_and_reports_none(run, metrics):
+    settings = ASKED["fedncm"] | {"dataset": "spiral", "rounds": 2, "fedncm.fewest": 1000}
     for line in metrics(run(settings, clients=2)):
         assert not line["problems"]
         assert "encoder" not in line["evaluation"]["rules"]
