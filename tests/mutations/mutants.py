@@ -358,7 +358,7 @@ MUTANTS = {
         "protosphere/prototypes/prediction.py",
         "(moment.double() - of_the_means)",
         "(moment.double() + 0 * of_the_means)",
-        S + "test_fedcgs.py -k scikit",
+        S + "test_fedcgs.py -k within",
     ),
     "a total covariance that is one within classes": Mutant(
         "protosphere/prototypes/prediction.py",

@@ -7,20 +7,13 @@ import torch
 from sklearn.covariance import empirical_covariance, shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.prototypes.prediction import covariance_of_sums, linear_discriminant
 from protosphere.prototypes.release import B, contributions
-from tests.strategies.in_space import D, K, N, exchanged, partitions, samples
+from tests.strategies.in_space import K, N, exchanged, partitions, samples
 
 
 def as_sent(features):
     """The directions of samples as they are added up."""
     return contributions(features)[:, :-1].double() / B
-
-
-def sums_of(features, labels):
-    """Class counts (K,) and sums by class (K, d)."""
-    counts = torch.bincount(labels, minlength=K)
-    return counts, torch.zeros(K, D, dtype=torch.float64).index_add_(0, labels, features)
 
 
 def posterior_of_gaussians(new, shares, means, covariance):
@@ -30,29 +23,6 @@ def posterior_of_gaussians(new, shares, means, covariance):
         offsets = new - mean
         scores.append(np.log(share) - np.einsum("nd,de,ne->n", offsets, inverse, offsets) / 2)
     return torch.softmax(torch.tensor(np.array(scores).T), dim=1)
-
-
-@pytest.mark.parametrize("shrinkage", [0.0, 0.7])
-def test_of_exact_sums_it_is_scikit_learn_s_discriminant(shrinkage):
-    features, labels = samples()
-    counts, sums = sums_of(features, labels)
-
-    covariance = covariance_of_sums(sums, counts, features.T @ features, shrinkage)
-    weight, bias = linear_discriminant(sums / counts.unsqueeze(1), counts, covariance)
-
-    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage or None).fit(features.numpy(), labels)
-    np.testing.assert_allclose(covariance, theirs.covariance_, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(weight, theirs.coef_, rtol=1e-6)
-    np.testing.assert_allclose(bias, theirs.intercept_, rtol=1e-6)
-
-
-@pytest.mark.parametrize("shrinkage", [0.0, 0.7])
-def test_the_total_covariance_is_scikit_learn_s(shrinkage):
-    features, labels = samples()
-    counts, sums = sums_of(features, labels)
-    total = covariance_of_sums(sums, counts, features.T @ features, shrinkage, around_the_mean=True)
-    theirs = shrunk_covariance(empirical_covariance(features.numpy()), shrinkage)
-    np.testing.assert_allclose(total, theirs, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["in turn", "by class", "unevenly"])
