@@ -1,6 +1,5 @@
-"""How the command's help is built: not its words, but that they are there, fit, and hold."""
+"""The command's help: its examples are commands, and a slip is answered with what was meant."""
 
-import inspect
 import io
 import re
 import shlex
@@ -13,8 +12,6 @@ from typer.testing import CliRunner
 from protosphere.cli.main import app
 
 GROUP = typer.main.get_command(app)
-COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]
-COMMANDS += ["methods", "models", "presets", "settings", "status", "doctor", "app-hash", "runs", "new"]
 
 
 def helped(*arguments):
@@ -29,33 +26,15 @@ def section(text, title):
     return found.group(1).splitlines() if found else []
 
 
-def test_commands_stand_in_the_order_of_their_use_and_the_help_of_a_run_fits_a_screen():
-    lines = section(helped(), "Commands")
-    assert [line.split()[0] for line in lines] == COMMANDS
-    assert 24 <= len(helped("run").splitlines()) <= 40
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_what_it_does_takes_and_exits_with(name):
-    command = GROUP.commands[name]
-    text = helped(name)
-    assert inspect.cleandoc(command.help).split("\n\n")[0] in text
-    assert "Exits 0" in text
-    assert max(len(line) for line in text.partition("Examples:")[0].splitlines()) <= 80
-    lines = section(text, "Options")
-    entries = [line for line in lines if re.match(r"  -", line)]
-    assert len(entries) == sum(param.param_type_name == "option" for param in command.params) + 1
-    for entry in entries:
-        _, words = re.fullmatch(r"  (-\S+(?:, -\S+)?(?: \S+)*?)(?:  +(.*))?", entry).groups()
-        follows = lines[lines.index(entry) + 1] if words is None else words
-        assert len(follows.strip()) > 5, entry
-    examples = [line.strip() for line in section(text, "Examples")]
-    assert examples
-    for line in examples:
-        program, named, *arguments = shlex.split(line.replace("<", "").replace(">", ""))
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_the_examples_of_a_command_are_understood_by_it(name):
+    lines = section(helped(name), "Examples")
+    assert lines
+    for line in lines:
+        program, named, *arguments = shlex.split(line.strip().replace("<", "").replace(">", ""))
         assert (program, named) == ("protosphere", name)
         # reads the arguments, runs nothing
-        command.make_context(named, arguments)
+        GROUP.commands[name].make_context(named, arguments)
 
 
 @pytest.mark.parametrize(

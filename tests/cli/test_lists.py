@@ -3,9 +3,6 @@
 import socket
 
 import pytest
-from flwr.cli.constant import LOCAL_SUPERLINK_HTTP_API_PORT
-from flwr.common.constant import FLEETAPI_GRPC_RERE_PORT
-from flwr.supercore.constant import SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT
 from typer.testing import CliRunner
 
 from protosphere.cli import doctor, listing
@@ -47,16 +44,6 @@ def test_lists_are_searched(arguments, there, absent):
     assert found.exit_code == 0
     assert there in found.stdout
     assert absent is None or absent not in found.stdout
-
-
-def test_what_is_nowhere_is_said():
-    found = listed("settings", "--search", "xyzzy")
-    assert (found.exit_code, found.stdout, "'xyzzy'" in found.stderr) == (1, "", True)
-
-
-def test_the_doctor_asks_at_the_ports_that_flower_takes():
-    fleet = {int(FLEETAPI_GRPC_RERE_PORT), int(LOCAL_SUPERLINK_HTTP_API_PORT)}
-    assert set(doctor.PORTS) == fleet | {SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT}
 
 
 def test_the_doctor_tells_versions_a_port_that_is_taken_and_a_disk_that_is_full(home, monkeypatch):

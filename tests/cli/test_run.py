@@ -4,8 +4,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.flower import Outcome
 from protosphere.strategies import known_settings
-from tests.cli.conftest import QUICK, ROOT
+from tests.cli.conftest import QUICK
 from tests.comparison.fabricated import change_summary
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -37,13 +35,6 @@ def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
     assert (launched["connection"], launched["clients"]) == ("clinics", 5)
     expected = {"dataset": "x-rays", "rounds": 3, "results-dir": "/there", "clients": 5}
     assert launched["run_config"] == known_settings() | expected
-
-
-def test_in_process_gets_workers(here, monkeypatch, folder):
-    calls = {}
-    monkeypatch.setattr(running, "run_in_process", lambda config, **keywords: calls.update(keywords) or folder)
-    assert here("--on", "workers:2", "--clients", "3").exit_code == 0
-    assert (calls["clients"], calls["workers"]) == (3, 2)
 
 
 def test_what_leaves_is_listed_without_a_run(here):
@@ -164,14 +155,6 @@ def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypat
     assert (result.exit_code, result.stderr) == (code, f"{said}\n{log_line}")
 
 
-def test_an_error_of_ours_shows_where_it_is(here, monkeypatch):
-    def wrong(*_, **__):
-        raise ValueError("a slip of ours")
-
-    monkeypatch.setattr(running, "run_in_process", wrong)
-    assert isinstance(here().exception, ValueError)
-
-
 # --- the command that goes on --------------------------------------------------------------------------------
 
 
@@ -216,21 +199,3 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     assert line in second.stderr.splitlines()
     assert "--on workers:2" in line
     assert "--verbose" in line
-
-
-@pytest.mark.parametrize(
-    ("command", "settings", "words"),
-    [
-        ("run", "rounds=0", "setting `rounds` is 0, but it should be greater than or equal to 1."),
-        ("compare", "learning_rate=0.1", "unknown setting `learning_rate` (did you mean `learning-rate`?)"),
-    ],
-)
-def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command, settings, words):
-    script = (
-        "import sys\nfrom protosphere.cli.main import app\n"
-        f"try: app([{command!r}, '-c', {settings!r}])\n"
-        "finally: print([name for name in ('torch', 'flwr', 'pandas') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (2, "[]\n")
-    assert done.stderr.startswith(words)

@@ -1,6 +1,7 @@
 """`protosphere status`: sites by the names of their keys, the newest run, and what will run out."""
 
 import json
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -12,16 +13,17 @@ from deploy.credentials import app as credentials
 from protosphere.cli.main import app
 
 
-@pytest.fixture
-def superlink(tmp_path):
-    """A SuperLink's folder, with a database as the installed Flower makes it, and the folder of its sites' keys."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where a SuperLink's folder lies, with a database as the installed Flower makes it, and its sites' keys."""
     from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.superlink.federation import NoOpFederationManager
 
     from protosphere.cli.status import _as_pem
 
-    state, keys = tmp_path / "superlink", tmp_path / "credentials"
+    place = tmp_path_factory.mktemp("superlink")
+    state, keys = place / "superlink", place / "credentials"
     state.mkdir()
     for words in (("authority",), ("superlink", "fl.example.org", "--days", "20")):
         assert CliRunner().invoke(credentials, [words[0], str(keys), *words[1:]]).exit_code == 0
@@ -37,7 +39,13 @@ def superlink(tmp_path):
             columns = "node_id, status, online_until, public_key, heartbeat_interval"
             database.execute(f"INSERT INTO node ({columns}) VALUES (?, ?, ?, ?, 30)", row)
         database.commit()
-    return state, keys
+    return place
+
+
+@pytest.fixture
+def superlink(made, tmp_path):
+    """The SuperLink's folder and that of the keys, for this test alone."""
+    return tuple(shutil.copytree(made / name, tmp_path / name) for name in ("superlink", "credentials"))
 
 
 def status(*words):
