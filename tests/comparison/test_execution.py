@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from multiprocessing import get_context
 
 import psutil
 import pytest
@@ -29,7 +28,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.launch.ray_cluster import Node
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
-from tests.waiting import PATIENCE, comes
+from tests.waiting import comes
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 LOCAL = Entry("Local", {"strategy": "local"})
@@ -66,36 +65,27 @@ def test_a_cell_leaves_its_run_in_the_comparison_and_no_model_unless_asked(asked
     assert said[1:] == (run / "run.log").read_text().splitlines()
 
 
-def _send_when_asked(sender, asked):
-    asked.wait()
-    sender.send("")
+class Ending:
+    """A process and its pipe: its answer comes, and it ends, as soon as the pipe was looked at."""
+
+    is_over = False
+    exitcode = 0
+
+    def is_alive(self):
+        return not self.is_over
+
+    def poll(self):
+        was_over, self.is_over = self.is_over, True
+        return was_over
+
+    def recv(self):
+        return ""
 
 
 def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
     _, _, order = asked()
-    executor = Processes([{}])
-    # what it starts would load torch first
-    fork = get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-    due = fork.Event()
-    process = fork.Process(target=_send_when_asked, args=(sender, due))
-    process.start()
-    sender.close()
-
-    class Receiver:
-        """The pipe, whose writer sends its answer and ends as soon as it was looked at."""
-
-        def poll(self):
-            is_there = receiver.poll()
-            due.set()
-            process.join(PATIENCE)
-            return is_there
-
-        def recv(self):
-            return receiver.recv()
-
-    answers = [executor.failure((process, Receiver(), order)) for _ in range(2)]
-    assert answers == [None, ""]
+    executor, ending = Processes([{}]), Ending()
+    assert [executor.failure((ending, ending, order)) for _ in range(2)] == [None, ""]
 
 
 def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked):

@@ -62,18 +62,6 @@ def test_what_was_asked_for_is_read_again_from_the_newest_or_by_name(folder, mad
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("latest", "holds no comparison"), ("x", r"no comparison\.json is there"), ("{run}", "it is a single run")],
-)
-def test_none_there_is_said(tmp_path, name, said):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "settings.json").write_text("{}")
-    with pytest.raises(SettingError, match=said):
-        ComparisonFolder.find(name.format(run=run), str(tmp_path))
-
-
-@pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda kept: kept.update(format=FORMAT + 1, version="9.9"), f"Protosphere 9.9, format {FORMAT + 1}"),

@@ -1,15 +1,12 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.spec import OF_A_ROW, Metric, Row, load, narrow, parse_metric, read
+from protosphere.comparison.spec import Metric, Row, load, narrow, parse_metric, read
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Settings
-from protosphere.data.partition.assignment import DataSpec
 
 FILE = """
 title = "A table"
@@ -143,12 +140,6 @@ def test_a_metric_is_written_as_it_is_read(text):
     assert str(parse_metric(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "a b c", 3, "classifier macro", "domain"])
-def test_what_is_no_metric_is_refused(text):
-    with pytest.raises(SettingError, match="metric is"):
-        parse_metric(text)
-
-
 @pytest.mark.parametrize(
     ("methods", "baseline", "expected"),
     [
@@ -159,9 +150,3 @@ def test_what_is_no_metric_is_refused(text):
 )
 def test_the_baseline_is_the_one_named_else_local_else_the_first(methods, baseline, expected):
     assert narrow(load(), methods=methods, baseline=baseline).baseline_label == expected
-
-
-def test_what_makes_a_row_is_known_to_the_settings():
-    assert {name.replace("-", "_") for name in OF_A_ROW} <= Settings.model_fields.keys()
-    of_rows = {field.name for field in fields(DataSpec)} - {"seed", "columns", "listed", "secret", "code"}
-    assert {name.replace("_", "-") for name in of_rows} <= OF_A_ROW

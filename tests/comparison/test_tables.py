@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from protosphere.comparison.report import conclude, write_all
+from protosphere.comparison.report import conclude
 from protosphere.comparison.spec import Entry, Metric
 from protosphere.comparison.tables import Table, as_tex, console, labels_for, latex, markdown, tables_of
 from tests.comparison.fabricated import (
@@ -215,38 +215,6 @@ def test_where_local_has_no_control_none_of_another_run_takes_its_place(shown, s
     notes = " ".join(found["accuracy"].notes)
     assert "`local` lacks encoder-local and pool-local." in notes
     assert remedy in notes
-
-
-# --- notes --------------------------------------------------------------------------------------------------
-
-
-def test_notes_are_sentences_of_about_ten_words(shown):
-    def change(frame):
-        steps = frame["method"].map({"FedProto": 12, "Proto_Norm": 24}).astype(object)
-        return frame.assign(gradient_steps=steps, companion="the companion cnn4 (12 parameters)")
-
-    found = shown(comparison(), change=change)
-    notes = {note for table in found.values() for note in table.notes}
-    for words in ("companion cnn4", "90 test samples", "Seeds change", "steps differ", "Columns `paper`"):
-        assert any(words in note for note in notes), words
-    assert {note for note in notes if len(note.split()) > 13 or note[-1] != "."} == set()
-    assert list(cells(found["cost"])["CIFAR-10, steps"].values()) == ["12", "24"]
-    # a difference of a tenth is none
-    steps = {"FedProto": 11, "Proto_Norm": 12}
-    found = shown(comparison(), change=lambda frame: frame.assign(gradient_steps=frame["method"].map(steps)))
-    assert not any("steps differ" in note for note in found["accuracy"].notes)
-    assert "Seeds change" not in str(shown(comparison(seeds=(1,)))["accuracy"].notes)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_of_several_tables_each_note_stands_once_below_all(tmp_path):
-    made = comparison(note="a note of the file")
-    place = folder_of(tmp_path, made)
-    found = write_all(place, made, trials_of(made)).tables
-    for name in ("table.md", "report.html"):
-        assert (place.path / name).read_text().count("a note of the file") == 1
-    # a table of LaTeX is taken out by itself
-    assert latex(found).count("a note of the file") == len(found)
 
 
 # --- forms --------------------------------------------------------------------------------------------------

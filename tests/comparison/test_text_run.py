@@ -4,16 +4,11 @@ import json
 import random
 import shutil
 
-import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.core.home import home as home_folder
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
-from protosphere.strategies import read_settings
 from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer
 
 COMMON = ["the", "patient", "was", "admitted", "with", "pain", "and", "treated", "on", "ward"]
@@ -60,18 +55,6 @@ def settings(place):
     task = {"strategy": "fedpagr", "dataset": str(place / "notes"), "models": models, "max-samples": 0}
     task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 3, "ensemble-every": 2, "min-samples": 5}
     return task | columns
-
-
-def test_no_patient_is_on_two_sides(settings):
-    spec = data_spec(read_settings(settings).settings, CLIENTS)
-    data = open_data(spec, home_folder() / "cache")
-    who = assignment(spec, data, home_folder() / "cache")
-    sides = [*who.train, *who.test, *who.validation, who.shared]
-    assert sorted(np.concatenate(sides)) == list(range(len(data.labels)))
-    patients = [set(data.groups[rows]) for rows in sides]
-    assert sum(map(len, patients)) == len(set.union(*patients)) == 90
-    # a patient has several notes, so this says more than that no row is on two sides
-    assert len(data.labels) > 120
 
 
 def test_clients_of_different_depth_train_on_notes(run, metrics, settings, place, tmp_path):

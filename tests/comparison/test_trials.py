@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison import trials as compare_trials
 from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, Row
@@ -139,19 +138,3 @@ def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
     found = expand(comparison(datasets=rows, seeds=(0,), methods=(LOCAL,)), {"rounds": 1}, places)
     wanted = [str(folder), "digits", str(folder), f"{folder},{places['syn']}"]
     assert [cell.settings["dataset"] for cell in found] == wanted
-
-
-def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
-    def refuse(spec, cache):
-        raise compare_trials.DataError(f"data set {spec.dataset!r} could not be fetched.")
-
-    monkeypatch.setattr(compare_trials, "open_data", refuse)
-    rows = (Entry("C10", base="protonorm-cifar10"), Entry("F", base="gfpl-femnist", missing="ask the authors."))
-    with pytest.raises(SettingError) as caught:
-        expand(comparison(datasets=rows, settings={}), {}, {})
-    for words in (
-        "the data set of C10 is not available: data set 'cifar10' could not be fetched; put it",
-        "say --data cifar10=FOLDER",
-        "the data set of F is not available: data set '~/femnist' could not be fetched; ask the authors.",
-    ):
-        assert words in str(caught.value)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -159,28 +158,6 @@ def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     assert ComparisonFolder(folder.path).read()[0] == made
 
 
-WEIGHTS = 'client-weights="samples","equal"'
-
-
-def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights():
-    assert labels(plan(WEIGHTS, methods=("local", "fedproto", "fedavg"))) == [
-        *("local", "fedproto", "fedavg, client-weights = samples", "fedavg, client-weights = equal")
-    ]
-    # a method's own settings may decide it: in its entry, in those of all, on the command line, in what is varied
-    uniform = Entry("uniform", {"strategy": "fedavg", "fedavg.weighting": "uniform"})
-    made = {
-        "methods": (uniform, Entry("fedavg", {"strategy": "fedavg"})),
-        "datasets": (Entry("d", {"dataset": "digits"}),),
-    }
-    found = with_variants(ComparisonSpec("test", **made), [WEIGHTS]).methods
-    assert [entry.varied_of for entry in found] == ["", "fedavg", "fedavg"]
-    weighted = {"fedproto.aggregation": "weighted"}
-    alone = ComparisonSpec("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)}, cross=True)
-    assert len(with_variants(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
-    assert len(with_variants(alone, [WEIGHTS], weighted).methods) == 2
-    assert len(with_variants(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
-
-
 def test_of_equal_variants_the_first_is_chosen_and_while_a_run_is_missing_none_is(run, monkeypatch):
     monkeypatch.setitem(VALIDATION, "3", (0.8, 0.8))
     made = plan("protonorm.gamma=3,10,30")
@@ -212,21 +189,6 @@ def test_a_file_says_what_is_varied_how_it_chooses_and_crosses(tmp_path):
     file.write_text(HEAD + crossed)
     found = with_variants(read_plan(file))
     assert (found.choose, found.cross, len(found.methods), found.baseline_label) == ("validation", True, 5, "local")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (HEAD + 'choose = "test"\nprotonorm.gamma = [1, 2]', "`choose` is"),
-        (HEAD + "cross = true", "none is"),
-        (HEAD + "cross = 1", "`cross` is 1"),
-        (HEAD.replace("vary", "sweep"), r"key `sweep` is gone: \[vary\] with"),
-    ],
-)
-def test_what_a_file_cannot_vary_is_refused(tmp_path, text, said):
-    (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(SettingError, match=said):
-        with_variants(read_plan(tmp_path / "mine.toml"))
 
 
 @pytest.mark.parametrize(
