@@ -14,9 +14,8 @@ import pytest
 import protosphere
 from protosphere.comparing import _data_entry
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.spec import ComparisonSpec, Entry, from_table
+from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import expand
-from tests.pictures import paint
 from tests.waiting import PATIENCE
 
 Y = np.arange(120) % 3
@@ -44,14 +43,6 @@ def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path)
     assert f'protosphere.Comparison("{folder}")' in note
     assert f"`protosphere compare --resume {folder}`" in note
     assert protosphere.Comparison(folder).trials()["status"].tolist() == ["missing"]
-
-
-def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, monkeypatch):
-    paint(tmp_path / "x-rays", "ab", 40)
-    monkeypatch.chdir(tmp_path / "x-rays")
-    plan = from_table("test", {"methods": ["local"], "datasets": [_data_entry("./")], "seeds": [0]})
-    (cell,) = expand(plan, {"clients": 2, "rounds": 1, "models": "tiny_perceptron"}, {})
-    assert (cell.row, cell.settings["dataset"]) == ("x-rays", str(tmp_path / "x-rays"))
 
 
 def of_two_rows(method, tmp_path):
@@ -105,44 +96,6 @@ def test_a_variant_is_chosen_on_validation_samples():
     best = max(tried, key=tried.__getitem__)
     assert found.table()["chosen"].tolist() == ["", best.removeprefix("protonorm, ")]
     assert found.run("protonorm").folder == runs[best].folder
-
-
-@pytest.mark.integration
-def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
-    found = protosphere.compare(
-        ["local", "protonorm"], ["spiral"], seeds=[0, 1], metric="final", vary={"protonorm__gamma": [1, 100]}, **QUICK
-    )
-    labels = ["local", "protonorm, gamma = 1", "protonorm, gamma = 100"]
-    assert found.table()["method"].tolist() == labels
-    assert "chosen" not in found.table()
-    means = [
-        statistics.mean(found.run(label, seed).summary["rules"]["local-prototypes"]["final"] for seed in (0, 1))
-        for label in labels
-    ]
-    assert [found.run(label).settings["protonorm.gamma"] for label in labels[1:]] == [1, 100]
-    drawn = found.plot_varied()
-    assert drawn.numbers["mean (%)"].tolist() == pytest.approx([100 * mean for mean in means])
-    axes = drawn.axes[0]
-    assert (axes.get_xlabel(), axes.get_xscale()) == ("protonorm.gamma", "log")
-    (curve,) = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
-    assert list(curve.get_xdata()) == [1, 100]
-    assert list(curve.get_ydata()) == pytest.approx([100 * mean for mean in means[1:]])
-    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
-    assert set(dashed.get_ydata()) == {100 * means[0]}
-    assert (found.report().path.parent / "pictures" / "accuracy-by-protonorm.gamma-row1.svg").exists()
-    assert "Test accuracy by protonorm.gamma" in found.report().path.read_text()
-    # it is in its folder, whoever reads it; and the curves over rounds are of the same runs
-    again = protosphere.Comparison(found.folder)
-    assert again.plot_varied("protonorm__gamma").numbers.equals(drawn.numbers)
-    assert again.plot("rounds").numbers["method"].unique().tolist() == labels
-    assert again.plot("bytes").save(tmp_path / "bytes.pdf").read_bytes().startswith(b"%PDF")
-    for wrong, words in (
-        (lambda: again.plot_varied("alpha"), 'varied setting is "alpha".* protonorm.gamma'),
-        (lambda: again.plot_varied(row="moons"), 'row is "moons".* spiral'),
-        (lambda: again.plot("seconds"), "over is"),
-    ):
-        with pytest.raises(protosphere.SettingError, match=words):
-            wrong()
 
 
 @pytest.mark.integration

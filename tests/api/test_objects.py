@@ -9,9 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset, random_split
 
 import protosphere
-from protosphere.cli.new import TEMPLATES
 from protosphere.core import objects
-from protosphere.own_objects import with_names
 from protosphere.plans.run_config import plan
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.strategies.contract import (
@@ -78,16 +76,6 @@ class Plain(PullObjective):
         return Objective.loss(self, state, batch, phase, round_number)
 
 
-def test_the_settings_of_a_method_that_is_an_object_are_known_and_refused_by_name():
-    names = {"__name__": "cell"}
-    exec((TEMPLATES / "method.py").read_text(), names)
-    asked = {"dataset": "digits", "models": "tiny_perceptron", "clients": 2, **QUICK}
-    run = protosphere.run(names["METHOD"], **asked, mymethod__memory=0.9)
-    assert run.settings["mymethod.memory"] == 0.9
-    with pytest.raises(protosphere.SettingError, match=r"`mymethod.memory` is 1, but"):
-        protosphere.run(names["METHOD"], **asked, mymethod__memory=1)
-
-
 class Images(Dataset):
     classes = ("dark", "bright")
 
@@ -144,12 +132,6 @@ def test_a_method_is_an_object_or_one_of_its_halves():
 # --- where objects cannot go ------------------------------------------------------------------------------------
 
 
-def test_an_object_keeps_its_name_and_another_like_it_gets_another():
-    (net, make_mlp), (again, _) = local_names(), local_names()
-    assert with_names({"models": [net, make_mlp]}) == with_names({"models": [net, make_mlp]})
-    assert with_names({"models": net}) != with_names({"models": again})
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -158,9 +140,7 @@ def test_an_object_keeps_its_name_and_another_like_it_gets_another():
         ({"models": [3]}, "`models` has an object of type int"),
         ({"models": lambda: 3}, "it gives a int"),
         ({"models": lambda: nn.Flatten(), "workers": 2}, "put it into a file"),
-        ({"dataset": Images(["RGB", "L"])}, "several shapes or types"),
         ({"dataset": TensorDataset(torch.rand(4, 3), torch.rand(4))}, "fails at item 0 .*no whole number"),
-        ({"dataset": TensorDataset(torch.rand(0, 3), torch.rand(0))}, "a Dataset without items"),
         ({"dataset": (Images(["L"]), 3)}, "is given a int"),
     ],
 )

@@ -1,7 +1,5 @@
 """Runs on a user's own data, from the arrays to what a trained client says of them."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -30,17 +28,6 @@ def model(input_shape, **_):
 
 def start(strategy, dataset, **more):
     return protosphere.run(strategy, dataset, **({"clients": 2, "quiet": True, "rounds": 1, "device": "cpu"} | more))
-
-
-MINE = """
-import torch
-from torch.utils.data import TensorDataset
-
-def rows():
-    found = TensorDataset(torch.arange(120.0).view(120, 1) % 3, torch.arange(120) % 3)
-    found.classes = ["ant", "bee", "cat"]
-    return found
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -91,24 +78,6 @@ def test_normalised_and_augmented_runs_are_the_same_to_the_bit_when_resumed():
     raw = start("fedproto", (IMAGES, Y), **(CNN | {"augment": "none", "normalise": False}))
     losses = [run.rounds["loss"].iloc[1] for run in (whole, plain, raw)]
     assert len(set(losses)) == 3
-
-
-@pytest.mark.parametrize("asked", [{"augment": "flip"}, {"augment": "flop"}, {"normalise": 1}])
-def test_transforms_that_do_not_fit_are_refused_before_anything_starts(asked, home):
-    with pytest.raises(protosphere.Error, match=r"augment|normalise"):
-        start("local", (ROWS, Y), models="tiny_perceptron", **asked)
-    assert not (home / "results").exists()
-
-
-def test_a_dataset_of_ones_own_and_a_partition_by_an_array(tmp_path, home):
-    (tmp_path / "mine.py").write_text(MINE)
-    run = start("local", "./mine.py:rows", models="tiny_perceptron", partition="iid")
-    assert run.client(0).class_names == ("ant", "bee", "cat")
-    # by the values of an array
-    by_ward = {"partition": "column", "partition_column": "ward", "models": "tiny_perceptron"}
-    run = start("local", {"x": ROWS, "y": Y, "ward": np.array(["b", "a"])[(Y > 1).astype(int)]}, **by_ward)
-    roster = json.loads((run.folder / "roster.json").read_text())
-    assert [client["classes"] for client in roster] == [[2], [0, 1]]
 
 
 def test_a_client_reads_rows_like_its_own_in_whatever_holds_them(tmp_path):

@@ -149,20 +149,6 @@ def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):
     assert (*capfd.readouterr(), caplog.records) == ("", "", [])
 
 
-def test_a_run_that_starts_another_keeps_its_own_lines():
-    inner = []
-
-    def on_round(figures):
-        if figures["round"] == 1:
-            inner.append(start(strategy="local", rounds=1, seed=7))
-
-    outer = start(strategy="fedproto", rounds=2, on_round=on_round)
-    for run, name, rounds in ((outer, "fedproto", 2), (inner[0], "local", 1)):
-        lines = (run.folder / "run.log").read_text().splitlines()
-        assert lines[1].startswith(f"{name} on spiral")
-        assert sum(line.startswith("round ") for line in lines) == rounds + 1
-
-
 def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
     first, run = (start(strategy="local", rounds=1) for _ in range(2))
     monkeypatch.chdir(run.folder.parent)
