@@ -88,11 +88,6 @@ def test_a_row_that_stands_alone_and_cannot_be_used_decides_on_nothing(tmp_path)
     assert (found.labels.tolist(), len(found.inputs)) == ([0, 1, 0, 1], 4)
 
 
-def test_images_are_brought_to_a_size(tmp_path):
-    path = saved(tmp_path / "rows.npz", x=RNG.integers(0, 256, (6, 8, 9, 3)).astype(np.uint8), y=Y)
-    assert decoded(str(path), tmp_path / "cache", image_size=16).inputs.shape == (6, 3, 16, 16)
-
-
 def test_arrays_are_written_once_a_content_for_this_user_alone(tmp_path):
     first = write_arrays(tmp_path / "arrays", {"x": X, "y": Y})
     assert write_arrays(tmp_path / "arrays", {"y": Y.copy(), "x": X.copy()}) == first

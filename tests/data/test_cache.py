@@ -92,7 +92,7 @@ LABELS = np.arange(60) % 2
 
 def write_frame(path, factor):
     frame = pd.DataFrame({"a": np.arange(60.0) * factor, "label": LABELS})
-    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path, index=False)
+    frame.to_csv(path, index=False)
     return str(path)
 
 
@@ -117,7 +117,6 @@ def write_code(folder, factor):
 
 FORMS = {
     "csv": lambda folder, factor: write_frame(folder / "one.csv", factor),
-    "parquet": lambda folder, factor: write_frame(folder / "one.parquet", factor),
     "sites": lambda folder, factor: ",".join(write_frame(folder / f"{name}.csv", factor) for name in ("a", "b")),
     "arrays": write_arrays,
     "images": write_images,

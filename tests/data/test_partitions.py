@@ -43,10 +43,6 @@ def test_every_row_belongs_to_exactly_one_client_and_the_seed_alone_decides(sche
         assert 0.4 * LABELS.size < part.mean() < 0.6 * LABELS.size
 
 
-def test_iid_sizes_differ_by_one():
-    assert {len(part) for part in deal("iid", labels=LABELS[:2999])} == {374, 375}
-
-
 def dealt_by_the_library(scheme, labels, clients, *, alpha, self_balancing, min_samples, seed, **_):
     """The first draw of flwr-datasets' partitioner over the same shuffle."""
     rng = np.random.default_rng([seed, 0])

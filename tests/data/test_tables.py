@@ -19,7 +19,6 @@ from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.decode import Recipe, decode
 from protosphere.data.domains import open_all
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.folders import read_folder
 from protosphere.data.forms.sources import HUB
 from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
@@ -314,13 +313,6 @@ def test_a_byte_order_mark_is_no_part_of_a_column_s_name(tmp_path):
     assert texts_of(decoded(str(tmp_path / "a.csv"), tmp_path / "cache")) == ["a"]
 
 
-def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):
-    path = put(tmp_path / "a.csv", NOTES)
-    entry = tmp_path / "cache" / "decoded" / decoded(path, tmp_path / "cache").key
-    (entry / "inputs.utf8").write_bytes(b"short")
-    assert texts_of(decoded(path, tmp_path / "cache")) == ODD
-
-
 def write_gzip(path, header, *rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", encoding="utf-8", newline="") as stream:
@@ -384,13 +376,3 @@ def test_hub_data_sets(name, tmp_path, monkeypatch):
     assert data.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
     assert data.train_rows == 6
     assert decoded(HUB[name][0], tmp_path).key == data.key
-
-
-@pytest.mark.parametrize("name", ["mine.jsonl", "mine.json", "folder/train.csv"])
-def test_json_lines_are_refused_with_what_takes_their_place_also_beside_a_table(tmp_path, name):
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("x,label\n1,a\n")
-    (path.parent / "test.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match="JSON lines are no longer read"):
-        read_folder(path.parent if name.endswith("csv") else path)
