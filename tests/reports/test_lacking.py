@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from protosphere.cli.main import app
 from protosphere.core.errors import RunError, SettingError
-from protosphere.record.folder import FORMAT, RunFolder
+from protosphere.record.folder import FORMAT
 from protosphere.reports import report as report_module
 from protosphere.reports.label_distribution import holdings
 from protosphere.reports.report import leave_report, write_report
@@ -63,16 +63,6 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
 
 
 # --- the partition -------------------------------------------------------------------------------------------------
-
-
-def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
-    folder = run({"strategy": "fedproto", "rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
-    roster = RunFolder(folder).roster()
-    roster[1]["rows"][0] += 1
-    (folder / "roster.json").write_text(json.dumps(roster))
-    write_report(folder)
-    assert not (folder / "partition.json").exists()
-    assert "The number is not disclosed" in outline(folder).text
 
 
 def test_a_forged_partition_file_is_not_believed(tmp_path):
@@ -146,7 +136,6 @@ def only(folder, lines):
         (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: only(f, ""), "holds no finished round"),
-        (lambda f: only(f, '{"round": 0}\n'), r"line 1 .* has no `bytes`"),
         (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
         (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
@@ -174,18 +163,10 @@ def of_line(folder, **values):
     path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], lines[1] | values, *lines[2:]]))
 
 
-def of_client(folder, **values):
-    path = folder / "roster.json"
-    first, *others = json.loads(path.read_text())
-    path.write_text(json.dumps([first | values, *others]))
-
-
 @pytest.mark.parametrize(
     ("spoil", "kind"),
     [
-        (lambda f: of_client(f, class_names=[]), "IndexError: "),
         (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
-        (lambda f: change(f, "summary.json", bytes={}), "KeyError: "),
         (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
     ],
 )
@@ -214,11 +195,3 @@ def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_pa
     assert (result.exit_code, "pictures is a link to elsewhere; take it away." in result.stderr) == (2, True)
     assert sorted(path.name for path in mine.iterdir()) == ["figure.svg", "results.csv"]
     assert not (folder / "report.html").exists()
-
-
-def test_what_a_killed_process_left_among_the_pictures_goes(tmp_path):
-    folder = fabricate(tmp_path / "run")
-    (folder / "pictures").mkdir()
-    (folder / "pictures" / ".accuracy.svg.0123456789abcdef.tmp").write_text("half")
-    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
-    assert [path.name for path in (folder / "pictures").iterdir() if path.name.endswith(".tmp")] == []

@@ -133,17 +133,6 @@ def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_se
         assert (shown.nobodys, held + shown.shared) == (0, shown.train + shown.test)
 
 
-def test_the_data_set_is_described(planned):
-    shown = viewed(planned(TASKS["mixed"]))
-    assert shown.inputs == "images, 1 × 5 × 5 (channels × height × width)"
-    assert (shown.train, shown.test, shown.domains) == (160, 48, {"photo": 104, "sketch": 104})
-    assert (list(shown.class_names), shown.groups) == (["ant", "bee", "cat", "dog"], None)
-    assert {client.domain for client in shown.clients} == {"photo", "sketch"}
-    notes = viewed(planned(TASKS["texts"]))
-    assert (notes.inputs, notes.groups, notes.train, notes.test) == ("texts", 60, 120, 0)
-    assert viewed(planned(TASKS["spiral"])).inputs == "numbers, 2 per sample"
-
-
 def test_pictures(planned, tmp_path):
     shown = viewed(planned(TASKS["mixed"]))
     write_picture(shown, tmp_path / "map.svg")

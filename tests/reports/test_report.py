@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.reports.csv_files import as_csv
-from protosphere.reports.plots import ALL, accuracy_by_client, accuracy_over_rounds, confusion, model_labels
+from protosphere.reports.plots import ALL, accuracy_by_client, confusion, model_labels
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
 from tests.reports.fabricated import fabricate
@@ -20,7 +20,6 @@ from tests.reports.pages import (
     CONFUSION,
     EVERY,
     EVIL,
-    MAP,
     MARGINS,
     SEPARATION,
     outline,
@@ -255,16 +254,6 @@ def test_many_clients_are_cut_and_the_page_stays_small(many):
     assert "One in 5 of the small ones is shown" in found.text
 
 
-def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alone(plain, many):
-    text = outline(many).text
-    assert "the 40 classes by number" in text
-    assert "39 _animal39" in text
-    held = json.loads((many / "roster.json").read_text())[0]["classes"]
-    assert f"20 classes: _animal{held[0]}, _animal{held[1]}," in text
-    assert all(f">{name}<" in (many / "pictures" / f"{MAP}.svg").read_text() for name in NAMES)
-    assert "by number" not in outline(plain).text
-
-
 PATH = "/srv/hospitals/team/project/nets.py:"
 
 
@@ -326,25 +315,3 @@ def test_real_runs_have_reports(run, settings, request):
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
     assert "Samples per client and class" in outline(folder).text
-
-
-def test_the_axis_of_accuracies_is_that_of_the_curves_and_bands_end_at_all_samples(tmp_path):
-    folder = fabricate(tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    figures = {"local-prototypes": (0.95, 0.1, 0.9), "classifier": (0.9, 0.1, 0.8), "majority-class": (0.2, 0.1, 0.1)}
-    for line in lines:
-        for rule, (mean, std, worst) in figures.items():
-            line["evaluation"]["rules"][rule]["test"] |= {"mean": mean, "std": std, "worst": worst}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    plot = accuracy_over_rounds(read_results(folder))
-    (axes,) = plot.axes
-    (band,) = axes.collections
-    assert {round(y, 6) for _, y in band.get_paths()[0].vertices} == {85, 100}
-    # the band from 85 to 100, and a twentieth around it
-    assert axes.get_ylim() == pytest.approx((84.25, 100.75))
-    assert "majority class (20.0 %, below)" in axes.get_legend_handles_labels()[1]
-    plot.draw_without_rendering()
-    (legend,) = plot.legends
-    box = legend.get_window_extent()
-    assert box.x0 >= 0, "nothing of it is cut off"
-    assert box.x1 <= plot.bbox.width

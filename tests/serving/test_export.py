@@ -115,18 +115,6 @@ def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tm
     torch.testing.assert_close(scores, trained.scores("local-prototypes", stored).float(), rtol=1e-4, atol=1e-4)
 
 
-def test_one_file_tells_names_and_rule(client_of, tmp_path):
-    trained = client_of()
-    export(trained, tmp_path / "model.pt2")
-    extra = {METADATA: ""}
-    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
-    about = json.loads(extra[METADATA])
-    assert about["class_names"] == list("0123456789")
-    assert about["input"] == {"shape": [1, 8, 8], "values": "pixels from 0 to 255"}
-    told = [about[name] for name in ("rule", "model", "strategy", "run", "partition", "round")]
-    assert told == ["local-prototypes", "tiny_perceptron", "protonorm", trained.run, 0, 1]
-
-
 @pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("pool", "")])
 def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name, rule):
     for package in ("onnx", "onnxscript"):
@@ -231,23 +219,3 @@ def test_what_cannot_be_asked_for(client_of, tmp_path, name, asked, words):
     with pytest.raises(SettingError, match=words):
         export(client_of(), tmp_path / name, **asked)
     assert not list(tmp_path.glob("model*"))
-
-
-def test_a_model_that_branches_on_values_is_no_program(client_of, tmp_path, monkeypatch):
-    (tmp_path / "branching.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.layer = nn.Linear(64, 5)\n"
-        "    def forward(self, x):\n"
-        "        z = self.layer(x.flatten(1))\n"
-        "        return z if float(z.sum()) > 0 else -z\n"
-        "def net(input_shape, num_classes, feature_dim):\n"
-        "    return Net()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    trained = client_of({"models": "branching:net"})
-    with pytest.raises(SettingError, match=r"'branching:net' cannot be written as a program .* branch on values"):
-        export(trained, tmp_path / "model.pt2")
-    assert not (tmp_path / "model.pt2").exists()
