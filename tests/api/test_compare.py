@@ -2,11 +2,7 @@
 
 import itertools
 import json
-import os
-import signal
 import statistics
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,33 +12,11 @@ from protosphere.comparing import _data_entry
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import expand
-from tests.waiting import PATIENCE
 
 Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
 QUICK |= {"local_epochs": 1, "momentum": 0.0}
-
-
-def test_one_that_is_interrupted_says_where_it_lies_and_how_it_goes_on(tmp_path):
-    results = tmp_path / "results"
-
-    def interrupt():
-        deadline = time.monotonic() + PATIENCE
-        while not list(results.glob("*/trials/*/*/status.json")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt) as caught:
-        protosphere.compare(["local"], ["spiral"], seeds=[0], results_dir=results, **QUICK | {"rounds": 1000})
-    thread.join()
-    (folder,) = results.iterdir()
-    (note,) = caught.value.__notes__
-    assert f'protosphere.Comparison("{folder}")' in note
-    assert f"`protosphere compare --resume {folder}`" in note
-    assert protosphere.Comparison(folder).trials()["status"].tolist() == ["missing"]
 
 
 def of_two_rows(method, tmp_path):

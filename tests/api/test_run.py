@@ -23,7 +23,6 @@ from protosphere.strategies import read_settings
 
 SPIRAL = {"dataset": "spiral", "clients": 3, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu"}
 SPIRAL |= {"local_epochs": 1, "momentum": 0.0}
-ROOT = Path(protosphere.__file__).resolve().parents[1]
 
 
 def start(**asked):

@@ -123,10 +123,7 @@ def resolved(file, settings, tmp_path):
     ("file", "settings", "row", "name"),
     [
         ("", 'dataset="./mnist"', "mnist", "mnist"),
-        ("", 'dataset="./mnist" partition="iid"', "mnist, iid", "mnist"),
         ("", "alpha=0.5", "digits, alpha 0.5", "digits"),
-        ("", "learning-rate=0.1 min-samples=2", "digits", "digits"),
-        (ONE_ROW, 'dataset="./mnist"', "mnist", "mine"),
         (ONE_ROW, 'partition="iid" partition-table=""', "Digits, iid", "mine"),
         (ONE_ROW + PARTITION, "rounds=1", "Digits, Dirichlet 0.1", "mine"),
     ],

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from tests.pictures import paint
 
 
 @pytest.fixture(autouse=True)
@@ -45,26 +44,12 @@ def test_the_tables_hold_the_numbers_of_the_json(invoke):
     assert told["rows_of_nobody"] == 1397
 
 
-def test_of_many_clients_the_first_are_shown_and_one_class_alone_is_told(invoke, tmp_path):
-    result = invoke("--clients", "40", "-c", 'dataset="spiral" partition="iid" min-samples=1 spiral-points=40')
-    assert "The first 30 of 40 clients" in result.stdout
-    assert len(rows_of(result.stdout, r" +(\d+ +){5}$")) == 30
-    paint(tmp_path / "photos", ("cat", "dog", "胸部X線"), 30)
-    arguments = ("--clients", "3", "-c", 'dataset="./photos" partition="pathological" classes-per-client=1')
-    shown = invoke(*arguments).stdout
-    assert re.search(r"^ +client +cat +dog +胸部X線 +$", shown, flags=re.MULTILINE)
-    assert "Note: 3 clients hold only one class" in shown
-
-
 # what a plan refuses is in tests/test_refusals.py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-c", 'partition="way-shot"'], '`partition` "way-shot" tests a client on all official test samples'),
-        (["-c", 'partition="mixed"'], "the mixed partition gives each client one of several domains"),
         (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 samples"),
         (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
-        (["--picture", "no/map.svg"], "no/map.svg cannot be written"),
         (["--export-table", "no/table.csv"], "cannot be written (No such file or directory)"),
     ],
 )

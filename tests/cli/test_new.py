@@ -90,7 +90,6 @@ def test_its_mathematics_is_that_of_naive_loops(written):
     [
         ("mymethod.py", "is there already and stays as it is"),
         ("mymethod", "is no Python file"),
-        ("nowhere/mymethod.py", "cannot be written (No such file or directory)"),
     ],
 )
 def test_it_overwrites_nothing_and_says_what_cannot_be(written, name, words):

@@ -26,13 +26,6 @@ def test_it_says_where_the_report_is(home, monkeypatch):
         assert (folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("name", ["nowhere", "latest"])
-def test_no_run_there_is_one_sentence(name):
-    result = report(name)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f'run is "{name}", but no run is there or in ')
-
-
 def test_a_client_has_figures_of_its_own(tmp_path):
     lines = [
         '{"round": 1, "trains": true, "rows": [8, 2], "correct": {"classifier": [6, 1]}, "training_rows": 20}',

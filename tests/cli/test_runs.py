@@ -79,7 +79,6 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     [
         {"comparison.json": {"trials": [{}]}},
         {"settings.json": {}},
-        {"settings.json": RUN, "status.json": {"state": "running", "latest": 5}},
         {"settings.json": RUN, "status.json": {"state": "running"}, "summary.json": {"headline": "x"}},
     ],
 )

@@ -1,8 +1,5 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from protosphere.comparison.spec import Metric, Row, load, narrow, parse_metric, read
@@ -75,30 +72,6 @@ def test_a_file_says_all_of_a_comparison(file):
         "ensemble final",
         88.56,
     )
-
-
-def test_the_docs_show_a_file_that_works(file):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
-    found = read(file(page.split("```toml\n")[1].split("```")[0]))
-    assert [row.label for row in found.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
-    assert found.paper[0].method == found.methods[1].label
-
-
-def test_a_data_set_has_settings_of_a_method_and_a_paper_prints_of_a_varied_value(file):
-    text = FILE.replace('"ask for it"\n', '"ask for it"\nmethods.Norm = { protonorm.gamma = 7.0 }\n')
-    text = text.replace(" protonorm.gamma = 5.0 }", " protonorm.iterations = 3 }")
-    text = text.replace("[settings]", "[vary]\nprotonorm.epsilon = [0.1, 0.2]\n[settings]")
-    text = text.replace("{ Norm = 88.56 }", '{ local = 88.56, "Norm, epsilon = 0.2" = 80.5 }')
-    found = read(file(text))
-    assert [dataset.methods for dataset in found.datasets] == [{}, {"Norm": {"protonorm.gamma": 7.0}}]
-    assert [(each.method, each.accuracy) for each in found.paper] == [("local", 88.56), ("Norm, epsilon = 0.2", 80.5)]
-    for wrong, said in (
-        ("methods.Nrom = { protonorm.gamma = 7.0 }", '`methods` of CIFAR-10 has "Nrom"'),
-        ('methods.Norm = { strategy = "local" }', "setting `strategy` stands in `methods`"),
-        ("methods = 3", "`methods` is 3"),
-    ):
-        with pytest.raises(SettingError, match=re.escape(said)):
-            read(file(text.replace("methods.Norm = { protonorm.gamma = 7.0 }", wrong)))
 
 
 # --- narrowing ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, validation_of
 from protosphere.comparison.plots import by_value, crossed_methods, heat_map
 from protosphere.comparison.report import write_all
-from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, from_table, load, narrow
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, load, narrow
 from protosphere.comparison.spec import read as read_plan
 from protosphere.comparison.tables import tables_of
 from protosphere.comparison.trials import expand
@@ -189,24 +189,6 @@ def test_a_file_says_what_is_varied_how_it_chooses_and_crosses(tmp_path):
     file.write_text(HEAD + crossed)
     found = with_variants(read_plan(file))
     assert (found.choose, found.cross, len(found.methods), found.baseline_label) == ("validation", True, 5, "local")
-
-
-@pytest.mark.parametrize(
-    ("methods", "setting", "expected"),
-    [
-        ("local", "prototype-weight", ["local"]),
-        ("fedproto", "prototype-weight", varied("fedproto", "prototype-weight", 1, 2)),
-        ("local", "protonorm.gamma", ["local"]),
-    ],
-)
-def test_what_a_file_varies_of_methods_that_are_left_out_is_left_out(methods, setting, expected):
-    table = {"methods": ["local", "fedproto", "protonorm"], "datasets": ["digits"], "vary": {setting: [1, 2]}}
-    made = from_table("mine", table)
-    assert labels(with_variants(narrow(made, methods=methods), of_file=made.methods)) == expected
-    # a slip stays one
-    slip = from_table("mine", table | {"vary": {"prototype-wait": [1, 2]}})
-    with pytest.raises(SettingError, match="did you mean `prototype-weight`"):
-        with_variants(narrow(slip, methods="fedproto"), of_file=slip.methods)
 
 
 def accuracies_of(made, accuracies):

@@ -166,19 +166,6 @@ def test_a_damaged_newest_state_gives_way_to_the_one_before(trained_run):
         open_trained(store, "cpu")
 
 
-def test_what_the_server_sent_may_be_damaged(trained_run):
-    _, stores = trained_run({"strategy": "fedproto"})
-    assert "global-prototypes" in open_trained(stores / "0", "cpu").rules()
-    (stores / "0" / "received.safetensors").write_bytes(b"nothing")
-    trained = open_trained(stores / "0", "cpu")
-    assert "Going on without what the server sent last." in trained.notices[0]
-    assert set(trained.rules()) == {"classifier", "local-prototypes", "discriminant"}
-    with pytest.raises(
-        SettingError, match=r"'global-prototypes' cannot be applied .*classifier, local-prototypes, disc"
-    ):
-        trained.chosen("global-prototypes")
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
