@@ -121,6 +121,17 @@ def test_the_spiral_without_noise_is_the_printed_formula():
     assert np.allclose(got, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("noise", "best"), [(0.2, 0.88), (1.0, 0.39)])
+def test_the_best_possible_accuracy_on_the_spiral_is_the_one_known(noise, best):
+    # with equal spreads the best rule is the arm with the nearest angle at that radius
+    positions, arms = spiral(20_000, noise, seed=1)
+    along = (np.linalg.norm(positions, axis=1) - 1) / 9
+    angle = np.arctan2(positions[:, 0], positions[:, 1])
+    middle = np.arange(6)[None] * np.pi / 3 * (1 + along[:, None])
+    nearest = np.abs(np.angle(np.exp(1j * (angle[:, None] - middle)))).argmin(axis=1)
+    assert (nearest == arms).mean() == pytest.approx(best, abs=0.01)
+
+
 def test_one_point_is_no_arm_of_a_spiral():
     with pytest.raises(DataError, match="spiral-points is 1"):
         spiral(1, 0.2, 0)
