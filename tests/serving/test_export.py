@@ -28,14 +28,14 @@ import sys
 for name in ("protosphere", "flwr"):
     sys.modules[name] = None
 """
-# settings of a run -> the rules to export of it, "" the client's own
+# settings of a run, and the rule to export of it, "" the client's own
 CASES = {
-    "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, [""]),
-    "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes", "classifier"]),
-    "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, [""]),
-    "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
-    "pool": (ASKED["protosphere"], [""]),
-    "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
+    "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, ""),
+    "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, "global-prototypes"),
+    "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ""),
+    "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, ""),
+    "pool": (ASKED["protosphere"], ""),
+    "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, ""),
 }
 
 
@@ -68,24 +68,22 @@ def tells_places(content):
 
 def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does(client_of, tmp_path):
     expected = {}
-    for name, (settings, rules) in CASES.items():
+    for name, (settings, rule) in CASES.items():
         trained = client_of(settings)
-        for rule in rules:
-            export(trained, tmp_path / f"{name}{rule}.pt2", rule=rule)
-            with zipfile.ZipFile(tmp_path / f"{name}{rule}.pt2") as archive:
-                assert not any(tells_places(archive.read(entry)) for entry in archive.namelist())
-            for rows in (1, 5):
-                stored, inputs = inputs_for(trained, rows)
-                np.save(tmp_path / f"{name}{rule}.{rows}.npy", inputs)
-                expected[f"{name}{rule}", rows] = trained.scores(trained.chosen(rule), stored).float()
+        export(trained, tmp_path / f"{name}.pt2", rule=rule)
+        with zipfile.ZipFile(tmp_path / f"{name}.pt2") as archive:
+            assert not any(tells_places(archive.read(entry)) for entry in archive.namelist())
+        for rows in (1, 5):
+            stored, inputs = inputs_for(trained, rows)
+            np.save(tmp_path / f"{name}.{rows}.npy", inputs)
+            expected[name, rows] = trained.scores(trained.chosen(rule), stored).float()
     shutil.copy(tmp_path / "nearest.pt2", tmp_path / "model.pt2")
     pixels = np.load(tmp_path / "nearest.1.npy")[0, 0].astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
-    names = sorted({name for name, _ in expected})
     code = (
         f"{ALONE}{example}\n"
-        f"for name in {names}:\n"
+        f"for name in {[*CASES]}:\n"
         "    program = torch.export.load(f'{name}.pt2').module()\n"
         "    for rows in (1, 5):\n"
         "        scores, features = program(torch.from_numpy(np.load(f'{name}.{rows}.npy')))\n"
@@ -115,24 +113,24 @@ def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tm
     torch.testing.assert_close(scores, trained.scores("local-prototypes", stored).float(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("pool", "")])
-def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name, rule):
+@pytest.mark.parametrize("name", ["nearest", "pool"])
+def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
     runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
     trained = client_of(CASES[name][0])
-    export(trained, tmp_path / "model.onnx", rule)
+    export(trained, tmp_path / "model.onnx")
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     assert not tells_places((tmp_path / "model.onnx").read_bytes())
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     for rows in (1, 5):
         stored, inputs = inputs_for(trained, rows)
         scores, features = session.run(["scores", "features"], {"inputs": inputs})
-        expected = trained.scores(trained.chosen(rule), stored).float()
+        expected = trained.scores(trained.rule, stored).float()
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-4)
         assert features.shape == (rows, 12)
     told = session.get_modelmeta().custom_metadata_map
-    assert json.loads(told[METADATA])["rule"] == trained.chosen(rule)
+    assert json.loads(told[METADATA])["rule"] == trained.rule
 
 
 @pytest.fixture
