@@ -180,7 +180,7 @@ class Settings(BaseModel):
     """augmentation of training images ([data](data.md#transforms))"""
     spiral_noise: NotNegative = 0.2
     """standard deviation of the spiral's angles in radians; the paper prints 1"""
-    spiral_points: AtLeastOne = 1000
+    spiral_points: AtLeastTwo = 1000
     """number of points of the spiral; paper: 5000"""
 
     local_epochs: AtLeastOne = 5

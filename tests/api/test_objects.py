@@ -50,16 +50,18 @@ def test_classes_functions_modules_and_names_are_dealt_to_clients_in_turn():
     net, make_mlp = local_names()
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.Tanh())
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    run = protosphere.run("local", "digits", models=[net, make_mlp, module, "tiny_cnn"], clients=4, **QUICK)
+    run = protosphere.run("local", "digits", models=[net, make_mlp, module, "tiny_cnn", module], clients=5, **QUICK)
     labels = [name.partition(":")[2].rpartition("_")[0] for name in run.settings["models"].split(",")]
-    assert labels == ["Net", "make_mlp", "Sequential", ""]
-    backbones = [run.client(number).module.extractor for number in range(3)]
+    assert labels == ["Net", "make_mlp", "Sequential", "", "Sequential"]
+    backbones = [run.client(number).module.extractor for number in (0, 1, 2, 4)]
     assert isinstance(backbones[0].backbone, net)
     # what was given was copied, and stays as it was
     assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in before.items())
     weight = backbones[2].backbone[1].weight
     assert weight.shape == before["1.weight"].shape
     assert not torch.equal(weight, before["1.weight"])
+    # one module is a model of its own at each client
+    assert not torch.equal(weight, backbones[3].backbone[1].weight)
     assert run.report().path.exists()
 
 

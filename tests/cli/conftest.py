@@ -1,5 +1,7 @@
 """What the tests of `protosphere run` share: a folder, the command, and a launcher that launches nothing."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -8,6 +10,7 @@ from protosphere.launch import flower as launching
 from protosphere.launch.flower import Outcome
 from tests.comparison.fabricated import write_run
 
+ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu" local-epochs=1 momentum=0.0'
 
 

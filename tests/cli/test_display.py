@@ -1,47 +1,73 @@
-"""What moves on a terminal; what a pipe gets, the tests of the commands have."""
+"""What moves on a terminal, and what a pipe gets: whole runs of the command, in a pseudo-terminal and without one."""
 
 import json
 import os
 import pty
 import re
 import select
+import signal
 import sys
+from pathlib import Path
 
+from typer.testing import CliRunner
+
+from protosphere.cli.main import app
+from protosphere.launch import flower as launching
 from protosphere.progress import Display
-from tests.waiting import PATIENCE
 
+ROOT = Path(launching.__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
+QUICK = 'strategy="fedproto" rounds=3000 max-samples=400 local-epochs=1 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def read_until(terminal, pattern):
-    """What a terminal got until this came up in its text."""
-    seen = ""
-    while not re.search(pattern, ESCAPES.sub("", seen), re.DOTALL):
-        assert select.select([terminal], [], [], PATIENCE)[0], seen
-        seen += os.read(terminal, 65536).decode(errors="replace")
-    return seen
-
-
-def test_on_a_terminal_a_bar_moves_under_the_lines_and_is_wiped_away(tmp_path, monkeypatch):
-    status = {"round": 2, "rounds": 3000, "latest": {"accuracy": 0.915}}
-    (tmp_path / "status.json").write_text(json.dumps(status))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    terminal, other_end = pty.openpty()
-    with open(other_end, "w") as stdout, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", stdout)
-        with Display() as display:
-            display.stage("reading")
-            # it turns while nothing else is said
-            read_until(terminal, r"([-/|\\]) reading.*(?!\1)[-/|\\] reading")
-            display.opened(tmp_path)
-            display.line("round    2/3000 |  91.5 %")
-            # accuracy, time so far and left
-            read_until(terminal, r"round    2/3000 \|  91\.5 %.*round 2/3000, 91\.5 % .*━.* 0:00:\d\d ")
-        seen = os.read(terminal, 65536).decode(errors="replace")
+def on_a_terminal(*command, until):
+    """What a command writes to a terminal of 100 columns, piece by piece; where `until` comes up, it is interrupted
+    from the keyboard. And its exit code."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        # a suite that was started in the background ignores it, and a child would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execvpe(command[0], command, os.environ | {"COLUMNS": "100", "TERM": "xterm"})
+    seen = []
+    while True:
+        try:
+            if select.select([terminal], [], [], 120)[0]:
+                seen.append(os.read(terminal, 65536).decode(errors="replace"))
+        except OSError:
+            break
+        if not seen or not seen[-1]:
+            break
+        if until and until in "".join(seen):
+            os.write(terminal, b"\x03")
+            until = ""
     os.close(terminal)
-    # whatever was drawn under the lines
-    assert "━" not in ESCAPES.sub("", seen.rpartition("\x1b[2K")[2])
+    return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_on_a_terminal_a_bar_moves_and_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):
+    seen, code = on_a_terminal(*COMMAND, QUICK, until="round   30/3000")
+    assert code == 130
+    whole = "".join(seen)
+    before = ESCAPES.sub("", whole.partition("results: ")[0])
+    assert len(set(re.findall(r"([-/|\\]) reading", before))) > 1, "it turns while nothing else is said"
+    bar = r"round \d+/3000, \d+\.\d % .*━.* 0:00:\d\d "
+    assert re.search(bar, ESCAPES.sub("", whole)), "accuracy, time so far and left"
+    lines = ESCAPES.sub("", whole).replace("\r", "").splitlines()[-4:]
+    (folder,) = (home / "results").iterdir()
+    # whatever was drawn under the lines is wiped away
+    assert "━" not in ESCAPES.sub("", whole.rpartition("\x1b[2K")[2])
+    assert re.match(r".*stopped by SIGINT after round \d+\.$", lines[0])
+    assert lines[1] == f"report: {folder}/report.html"
+    assert "Accuracy" in (folder / "report.html").read_text()
+    assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
+    program, *arguments = lines[2].removeprefix("resume: ").split()
+    assert program == "protosphere"
+    done = len((folder / "metrics.jsonl").read_text().splitlines())
+    resumed = CliRunner().invoke(app, [*arguments, "-c", f"rounds={done + 1}"])
+    assert resumed.exit_code == 0, resumed.output
+    assert f"round {done + 1}/{done + 1} |" in resumed.stdout
 
 
 def test_on_a_terminal_that_knows_nothing_there_is_text_alone(monkeypatch):

@@ -44,3 +44,7 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     sys.stdout.flush()
     # a client without samples of a class
     assert b"|   ? |" in raw.getvalue()
+
+
+def test_the_help_of_a_run_fits_a_screen():
+    assert 24 <= len(helped("run").splitlines()) <= 40

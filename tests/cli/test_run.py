@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.flower import Outcome
 from protosphere.strategies import known_settings
-from tests.cli.conftest import QUICK
+from tests.cli.conftest import QUICK, ROOT
 from tests.comparison.fabricated import change_summary
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -199,3 +201,21 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     assert line in second.stderr.splitlines()
     assert "--on workers:2" in line
     assert "--verbose" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "words"),
+    [
+        ("run", "rounds=0", "setting `rounds` is 0, but it should be greater than or equal to 1."),
+        ("compare", "learning_rate=0.1", "unknown setting `learning_rate` (did you mean `learning-rate`?)"),
+    ],
+)
+def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command, settings, words):
+    script = (
+        "import sys\nfrom protosphere.cli.main import app\n"
+        f"try: app([{command!r}, '-c', {settings!r}])\n"
+        "finally: print([name for name in ('torch', 'flwr', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert done.stderr.startswith(words)

@@ -7,8 +7,35 @@ from protosphere import comparing
 from protosphere.cli import compare as command
 from protosphere.cli.main import app
 from protosphere.comparison import cost
-from protosphere.comparison.cost import Cost
+from protosphere.comparison.cost import Cost, estimate
 from protosphere.comparison.report import Written
+from protosphere.comparison.spec import ComparisonSpec, Entry
+from protosphere.comparison.trials import expand
+
+QUICK = {"max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
+
+
+def planned(**settings):
+    methods = (Entry("local", {"strategy": "local"} | settings), Entry("fedproto", {"strategy": "fedproto"} | settings))
+    digits = (Entry("digits", {"dataset": "digits"}),)
+    made = ComparisonSpec("test", methods, digits, seeds=(0, 1), settings=QUICK | {"rounds": 50})
+    return made, expand(made, {}, {})
+
+
+@pytest.mark.integration
+def test_it_is_that_of_a_round_times_all_rounds_and_leaves_nothing(home, monkeypatch):
+    seen = []
+    create = cost.ComparisonFolder.create
+    monkeypatch.setattr(cost.ComparisonFolder, "create", lambda *given: seen.append(create(*given)) or seen[-1])
+    found = estimate(*planned(), jobs=2)
+    assert (found.trials, found.jobs) == (4, 2)
+    # 200 rounds of some milliseconds, two at a time
+    assert 0 < found.hours < 0.5
+    assert found.size > 4 * 10_000
+    assert not seen[0].path.exists()
+    assert not list((home / "clients").glob("*"))
+    assert str(found).startswith("4 trials, 2 at a time: about ")
+    assert "2 hours" in str(Cost(1, 1.6, 1, 5))
 
 
 @pytest.mark.parametrize(

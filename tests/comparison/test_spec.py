@@ -1,5 +1,7 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
+from pathlib import Path
+
 import pytest
 
 from protosphere.comparison.spec import Metric, Row, load, narrow, parse_metric, read
@@ -123,3 +125,10 @@ def test_a_metric_is_written_as_it_is_read(text):
 )
 def test_the_baseline_is_the_one_named_else_local_else_the_first(methods, baseline, expected):
     assert narrow(load(), methods=methods, baseline=baseline).baseline_label == expected
+
+
+def test_the_docs_show_a_file_that_works(file):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
+    found = read(file(page.split("```toml\n")[1].split("```")[0]))
+    assert [row.label for row in found.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
+    assert found.paper[0].method == found.methods[1].label

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ from torch import Tensor
 from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
 from protosphere.client_app.site import run_of
+from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models import build
 from protosphere.plans.run_config import plan
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.server_app.agreement import Terms, agree
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import known_settings, packed, read_settings, unpacked
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedproto import FedProtoSettings
+from protosphere.wire.payloads import Identity
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "models": "tiny_perceptron", "max-samples": 400, "device": "cpu"}
@@ -233,3 +238,20 @@ def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytes
     context.run_config["models"] = str(project / "dropped.py")
     with pytest.raises(SettingError, match="no run names files of this site"):
         Client(context)
+
+
+def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> None:
+    own = plugins.digest(str(project / "shrunk.py"))
+    assert len(own) == 16
+    run = read_settings({"strategy": str(project / "shrunk.py"), "clients": 3})
+    dim, terms = run.settings.feature_dim, Terms(run.exchange, method=own, settings=run.digest)
+    sites = [
+        Identity(p, 3, "net", 7, dim, ("a", "b"), (0,), (9, 1, 1), settings=run.digest, method=method)
+        for p, method in enumerate((own, "other", own))
+    ]
+    found = agree(enumerate(sites), run.settings, terms)
+    assert found.nodes == {0: 0, 2: 2}
+    assert "it has another file for the setting `strategy` than the server" in found.left_out[1][1]
+    with pytest.raises(RosterError, match=r"Client 1 .node 1.: it has another file for the setting `strategy`"):
+        agree(enumerate([*sites[:2], replace(sites[2], method="")]), run.settings, terms)
+    assert plugins.digest("protonorm") == ""
