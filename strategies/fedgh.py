@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from protosphere import method as m
+from protosphere.models.optimiser import EagerSGD
 from protosphere.models.seeded import drawn
 from protosphere.strategies.weights import (
     HEAD,
@@ -66,7 +67,7 @@ class FedGH(m.ServerHalf):
         sets = list(m.prototype_sets(uploads).values())
         vectors = torch.cat([prototypes.vectors for prototypes in sets])
         labels = torch.cat([prototypes.labels for prototypes in sets])
-        optimiser = torch.optim.SGD(head.parameters(), lr=RATE)
+        optimiser = EagerSGD(head.parameters(), lr=RATE)
         order = m.generator(self.settings.seed, "round", server_round, HEAD)
         total = torch.zeros(())
         for _ in range(self.options[FedGHSettings].server_epochs):

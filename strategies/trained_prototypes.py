@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protosphere import method as m
-from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
+from protosphere.models.optimiser import EagerSGD, optimiser_tensors, restore_optimiser
 from protosphere.prototypes.trainable import PrototypeLoss, TrainablePrototypes, train_prototypes
 
 PREFIX = "module/"
@@ -86,11 +86,11 @@ class TrainedPrototypes(m.ServerHalf):
         tensors |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
         return m.Outcome(tensors, m.to_everyone(prototypes), figures)
 
-    def _restore_trainee(self, state: m.State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
+    def _restore_trainee(self, state: m.State) -> tuple[TrainablePrototypes, EagerSGD]:
         """Module and optimiser as the last round left them, or as they start."""
         training = self.training()
         module = TrainablePrototypes(self.num_classes, self.dim, m.derive(self.settings.seed, self.prefix))
-        optimiser = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
+        optimiser = EagerSGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
         if state:
             weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
             module.load_state_dict(weights)

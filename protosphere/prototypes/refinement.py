@@ -122,13 +122,15 @@ def refine(
     sums, counts = _exact(sums), _exact(counts)
     before = _geometry(points, sums, counts, margin)
     free = points.clone().requires_grad_()
-    optimiser = torch.optim.SGD([free], lr=learning_rate, momentum=momentum)
+    velocity = torch.zeros_like(points)
     for _ in range(steps):
-        optimiser.zero_grad()
         with torch.enable_grad():
             loss = refinement_loss(normalize(free, dim=1), sums, counts, separation_weight, margin)
-        loss.backward()
-        optimiser.step()
+        (gradient,) = torch.autograd.grad(loss, free)
+        # not torch's optimiser, whose first one in a process imports the compiler for seconds
+        velocity = velocity.mul(momentum).add(gradient)
+        with torch.no_grad():
+            free.add_(velocity, alpha=-learning_rate)
     points = normalize(free.detach(), dim=1)
     return Refinement(points.to(start), before, _geometry(points, sums, counts, margin))
 
