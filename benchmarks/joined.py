@@ -1,8 +1,9 @@
-"""A paper's method joined with the default's exchange, a row of benchmarks/tables/strong.toml.
+"""A paper's method joined with the default's exchange, the rows of benchmarks/tables/joined.toml.
 
 Private models train as ProtoNorm has it, with targets that all clients share, in place of the seed's frame. Beside
 their prototypes clients send what Protosphere sends, and the rule `pool` joins the private model with the exchanged
 discriminant. The discriminant comes down in every round, since what came down before is not kept beside new targets.
+There are none of these in round 1, whatever `protonorm.initial-directions` says.
 """
 
 from collections.abc import Mapping
@@ -34,6 +35,21 @@ class JoinedObjective(protosphere.ProtosphereObjective):
 class Joined(protosphere.Protosphere):
     """Server half: both, side by side."""
 
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Of the targets."""
+        return self._models().scales
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """What either half refuses."""
+        super().check(num_classes, dim)
+        protonorm.ProtoNorm(self.settings, self.options).check(num_classes, dim)
+
+    def _models(self) -> protonorm.ProtoNorm:
+        half = protonorm.ProtoNorm(self.settings, self.options)
+        half.meet(self.num_classes, self.dim, self.identities)
+        return half
+
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """The statistics in the first rounds alone."""
         return (*up[:1], *super().expected_parts(up[1:], state, server_round))
@@ -44,10 +60,8 @@ class Joined(protosphere.Protosphere):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Targets by ProtoNorm, the discriminant by Protosphere."""
-        half = protonorm.ProtoNorm(self.settings, self.options)
-        half.meet(self.num_classes, self.dim, self.identities)
         prototypes = {partition: {"prototypes": upload[PRIVATE]} for partition, upload in uploads.items()}
-        targets = half.aggregate(prototypes, _select(state, PRIVATE), server_round)
+        targets = self._models().aggregate(prototypes, _select(state, PRIVATE), server_round)
 
         statistics = {partition: upload for partition, upload in uploads.items() if protosphere.SCATTER in upload}
         outcome = super().aggregate(statistics, _select(state, protosphere.SCATTER), server_round)

@@ -173,7 +173,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             }
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
         settings_by_type[kind] = check(kind, values, f"{prefix}.")
-    if settings.prototypes_from == "training" and (method.uploads_of_features or settings.inference == DISCRIMINANT):
+    if settings.prototypes_from == "training" and (method.objective.of_features or settings.inference == DISCRIMINANT):
         cause = (
             "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
         )

@@ -177,11 +177,13 @@ class Objective:
 
     Attributes:
         added_modules: names of what `build` adds to the module that is no part of the client's own model.
+        of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
     """
 
     added_modules: Sequence[str] = ()
+    of_features = False
     of_prototypes = True
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
@@ -460,7 +462,6 @@ class Method:
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
         releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
         counts_own_rounds: whether a client that joins later uploads as if the round in which it joins were its first.
-        uploads_of_features: whether uploads are made of the trained model's features, which `prototypes-from` may drop.
     """
 
     server: type[ServerHalf]
@@ -472,7 +473,6 @@ class Method:
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
     counts_own_rounds: bool = False
-    uploads_of_features: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {**self.server.shared_settings, **self.settings})

@@ -41,6 +41,8 @@ class FedDistillSettings:
 class FedDistillObjective(m.Objective):
     """Client half."""
 
+    of_features = True
+
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
@@ -129,5 +131,4 @@ METHOD = m.Method(
     exchange=lambda options: m.Exchange(PARTS, PARTS),
     inference="classifier",
     rules=tuple(rule for rule in m.RULES if rule != "global-prototypes"),
-    uploads_of_features=True,
 )

@@ -100,6 +100,8 @@ class GFPLSettings:
 class GFPLObjective(m.Objective):
     """Client half."""
 
+    of_features = True
+
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The dual classifier; its frame is the same on every client and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
@@ -271,5 +273,4 @@ METHOD = m.Method(
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,
     releases=_refuse_components,
-    uploads_of_features=True,
 )

@@ -5,12 +5,10 @@
     v    = e_y (x) (a, B/2)                    in Z^(K x (d+1)),  ||v||^2 <= 5 B^2 / 4
     v_g  = trunc of the mean of a group's v, no longer than the longest of them
     N    = sum of v, or v_g, + noise           each value a discrete Gaussian of sigma^2 = ceil(D^2 / (2 rho))
-    S_j  = N_j[:d] / B,  n_j = N_j[d] / (B/2)              of the classes with n_j > q * 2 sigma / B
-    p_j  = (1 - (d - 2) sigma^2 / (B ||S_j||)^2) S_j / n_j  of those where that factor is above 0
+    p_j  = (N_j[:d] / B) / n_j,  n_j = N_j[d] / (B/2)      of the classes with n_j > q * 2 sigma / B
 
-With q the normal quantile of 1 - 0.01 / K, noise alone passes for a class in one of a hundred clients at most, whatever
-K is. It would spoil that class's mean over clients. So p_j is the estimator of James and Stein (1961): the more of S_j
-is noise, the shorter it is, and the less it counts in a mean.
+With q the normal quantile of 1 - 0.01 / K, noise alone passes for a class in one of a hundred clients, whatever K is:
+it would spoil that class's mean over clients.
 
 With D the norm that a row, or group, can have at most, N is D^2 / (2 sigma^2)-zCDP for one more or less of them
 (Canonne, Kamath, Steinke 2020, the multivariate theorem). All K classes are in it, absent ones as zeros. With second
@@ -140,20 +138,14 @@ def finished(release: Tensor, variance: int, shape: Shape, scale: float = 1.0) -
         The prototypes, float32; and where there are second moments the variances of z^ (k, d) around them, without the
         scale, at least 1 / (1000 d). A set without any class is one.
     """
-    counts, sums = release[:, -1].double() / HALF, release[:, : shape.dim].double() / B
-    noise_energy = max(shape.dim - 2, 0) * variance / B**2
-    signal = 1 - noise_energy / sums.square().sum(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
-    present = ((counts > shape.least_count(variance)) & (signal > 0)).nonzero().flatten()
+    counts = release[:, -1].double() / HALF
+    present = (counts > shape.least_count(variance)).nonzero().flatten()
     n = counts[present].unsqueeze(1)
-    sums, signal = sums[present], signal[present].unsqueeze(1)
+    means = release[present, : shape.dim].double() / B / n
+    means = means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp_min(1.0)
     class_counts = counts[present].round().clamp(1, LARGEST_COUNT).to(torch.int64)
-    prototypes = PrototypeSet(present, (scale * _cut(signal * sums / n)).float(), class_counts)
+    prototypes = PrototypeSet(present, (scale * means).float(), class_counts)
     if not shape.moments:
         return prototypes, None
     squares = release[present, shape.dim : 2 * shape.dim].double() / B / n
-    return prototypes, (squares - _cut(sums / n).square()).clamp(min=1 / (1000 * shape.dim), max=1.0).float()
-
-
-def _cut(vectors: Tensor) -> Tensor:
-    """Vectors (k, d), of which none is longer than 1."""
-    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(1.0)
+    return prototypes, (squares - means * means).clamp(min=1 / (1000 * shape.dim), max=1.0).float()

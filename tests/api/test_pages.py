@@ -1,9 +1,11 @@
-"""What README.md, CONTRIBUTING.md and docs/ show works: blocks of Python are run, commands are understood.
+"""The blocks of README.md, CONTRIBUTING.md and docs/: every one is run, loaded or parsed.
 
-Commands are taken out of the pages as they are. `protosphere` commands are run by the command line itself, up to where
-training would begin. Of scripts, `make` and `flwr` the options, targets and files that a command names must exist.
+Python blocks that need a test of their own are named in `PYTHON_TESTS`. Commands are taken out of the pages as they
+are. `protosphere` commands are run by the command line itself, up to where training would begin. Of other programs, the
+options, files and services that a command names must exist.
 """
 
+import ast
 import json
 import os
 import re
@@ -20,7 +22,9 @@ import click
 import numpy as np
 import pytest
 import typer.main
+import yaml
 from flwr.cli.app import app as flwr_command
+from packaging.requirements import Requirement
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -36,8 +40,36 @@ from protosphere.plans import run_config
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 FENCED = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "settings={'models': 'tiny_perceptron', 'max-samples': 300, 'device': 'cpu'}"
+
+# page -> the test that runs each of its Python blocks, in order
+PYTHON_TESTS = {
+    "README.md": ["api/test_pages.py::test_the_five_lines_of_the_readme_run"],
+    "docs/adding-a-method.md": [
+        "strategies/test_adding_a_method.py::test_the_printed_method_runs_in_process_by_its_path",
+        "strategies/test_adding_a_method.py::test_the_printed_loss_and_memory_are_those_of_naive_loops",
+        "strategies/test_adding_a_method.py::test_the_printed_method_of_one_half_has_the_settings_of_the_other",
+        "strategies/test_adding_a_method.py::test_the_printed_momentum_is_that_of_its_equations",
+    ],
+    "docs/data.md": [
+        "api/test_pages.py::test_arrays_are_data_as_the_page_says",
+        "api/test_pages.py::test_the_printed_torch_dataset_is_one",
+    ],
+    "docs/flower.md": [
+        "strategies/test_flowers_contract.py::test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own"
+    ],
+    "docs/models.md": [
+        "api/test_pages.py::test_protosphere_understands_every_command_of_a_block",
+        "api/test_pages.py::test_the_printed_encoder_is_one",
+    ],
+    "docs/predict.md": [
+        "serving/test_export.py::test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does",
+        "serving/test_export.py::"
+        "test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does",
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +108,28 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def test_every_block_has_a_language_that_is_tested():
+    # `text` is a picture or an output; the others in braces are read when the pages are built
+    tested = {"python", "bash", "toml", "json", "yaml", "text"}
+    unknown = [str(each) for each in blocks() if each.language not in tested and each.language[:1] != "{"]
+    assert not unknown
+
+
 # --- Python ---------------------------------------------------------------------------------------------------
+
+
+def test_every_python_block_has_a_test_that_reads_its_page():
+    counts: dict[str, int] = {}
+    for each in blocks("python"):
+        counts[each.page] = counts.get(each.page, 0) + 1
+    assert counts == {page: len(tests) for page, tests in PYTHON_TESTS.items()}
+    for page, tests in PYTHON_TESTS.items():
+        for test in tests:
+            file, name = test.split("::")
+            text = (ROOT / "tests" / file).read_text("utf-8")
+            functions = [each.name for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)]
+            assert name in functions, test
+            assert Path(page).name in text, test
 
 
 def test_the_five_lines_of_the_readme_run(undrawn):
@@ -147,6 +200,19 @@ def test_the_printed_project_of_a_flower_app_names_what_there_is():
     assert f"\n{name} = ServerApp()\n" in block("docs/flower.md")
 
 
+def test_toml_yaml_and_json_have_tests():
+    # the comparison is read by tests/comparison/test_spec.py; the columns are compared with what a command writes
+    others = [each for language in ("toml", "yaml", "json") for each in blocks(language)]
+    assert [each.page for each in others] == [
+        "docs/compare.md",
+        "docs/flower.md",
+        "docs/deployment.md",
+        "docs/data.md",
+    ]
+    override = yaml.safe_load(block("docs/deployment.md", language="yaml"))
+    assert override["services"].keys() <= COMPOSE["services"].keys()
+
+
 # --- commands -------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +238,7 @@ def commands_of_text(path: Path) -> list[str]:
     """What stands between backticks of a page, outside of its blocks, and is a command with arguments."""
     text = FENCED.sub("", path.read_text("utf-8"))
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`|]+)`", text)]
-    programs = (*PARSERS, "sudo", "deploy/supernode.sh", "deploy/superlink.sh", "deploy/docker/pins.sh")
+    programs = (*PARSERS, "sudo", "ssh", "deploy/supernode.sh", "deploy/superlink.sh", "deploy/docker/pins.sh")
     return [span for span in dict.fromkeys(spans) if span.split()[0] in programs and " " in span]
 
 
@@ -208,6 +274,12 @@ def parse_make(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def parse_ray(words: list[str]) -> None:
+    from ray.scripts.scripts import cli
+
+    parse(cli, words)
+
+
 def parse_script(script: str, words: list[str]) -> None:
     """A script of deploy/, by its help."""
     path = ROOT / script
@@ -226,21 +298,75 @@ def parse_python(words: list[str]) -> None:
         assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), words
 
 
-PARSERS = {"protosphere": parse_protosphere, "flwr": parse_flwr, "make": parse_make, "python": parse_python}
+COMPOSE_OPTIONS: dict[str, set[str]] = {
+    "build": set(),
+    "down": {"--volumes"},
+    "run": {"--rm", "--no-deps", "--entrypoint"},
+    "stop": set(),
+    "up": {"--detach"},
+}
+
+
+def parse_docker(words: list[str]) -> None:
+    if words[0] == "compose":
+        verb, *words = words[1:]
+        is_other_program = "--entrypoint" in words
+        places = [place for place, word in enumerate(words) if word in COMPOSE["services"]]
+        arguments = words[places[0] :] if places else []
+        options = words[: places[0]] if places else words
+        if is_other_program:
+            assert options.pop() == "sh"
+        assert COMPOSE_OPTIONS[verb].issuperset(options), words
+        if arguments[:1] == ["federation"] and not is_other_program:
+            parse_protosphere(["run", *arguments[1:]])
+    elif words[0] == "run":
+        image = f"protosphere:{PROJECT['project']['version']}"
+        script, *words = words[words.index(image) + 1 :]
+        if script.startswith("deploy/"):
+            parse_script(script, words)
+    else:
+        assert words[0] in ("logs", "volume")
+
+
+def parse_pip(words: list[str]) -> None:
+    assert words[0] == "install"
+    requirement = Requirement(words[1])
+    if requirement.name == "protosphere":
+        assert requirement.extras <= PROJECT["project"]["optional-dependencies"].keys()
+
+
+PARSERS = {
+    "protosphere": parse_protosphere,
+    "flwr": parse_flwr,
+    "make": parse_make,
+    "ray": parse_ray,
+    "python": parse_python,
+    "docker": parse_docker,
+    "pip": parse_pip,
+}
+# of the system: files of ours that they are given exist
+OTHERS = ("apt-get", "cat", "cd", "chown", "cp", "export", "git", "nginx", "rm", "ssh", "systemctl")
 
 
 def check_command(words: list[str]) -> None:
-    """Have the program that a command names, or its help, accept it, if it is one of ours or Flower's."""
+    """Have the program that a command names, or its help, accept it."""
+    words = [word for word in words if not re.match(r"python=", word)]
     if words[:2] == ["sudo", "-u"]:
         words = words[3:]
     elif words[:1] == ["sudo"]:
         words = words[1:]
+    if not words:
+        return
     program, *arguments = words
     program = program.removeprefix(".venv/bin/").removeprefix("$")
     if program.startswith("deploy/"):
         parse_script(program, arguments)
     elif program in PARSERS:
         PARSERS[program](arguments)
+    else:
+        assert program in OTHERS, f"no test knows the program {program}"
+        files = [word for word in arguments if word.startswith("deploy/")]
+        assert all((ROOT / file).exists() for file in files)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -250,6 +376,13 @@ def test_every_command_of_a_page_is_accepted_by_its_program(path):
         commands += commands_in(text)
     for words in commands:
         check_command(words)
+
+
+def test_every_measurement_that_a_page_names_is_one_of_its_program():
+    names = re.findall(r"`costs ([a-z-]+)`", (ROOT / "docs" / "scale.md").read_text("utf-8"))
+    program = (ROOT / "benchmarks" / "costs.py").read_text("utf-8")
+    assert names
+    assert not [name for name in names if f"\ndef {name.replace('-', '_')}(" not in program]
 
 
 class UnderstoodError(Exception):

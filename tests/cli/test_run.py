@@ -219,3 +219,10 @@ def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "[]\n")
     assert done.stderr.startswith(words)
+
+
+def test_in_process_gets_workers(here, monkeypatch, folder):
+    calls = {}
+    monkeypatch.setattr(running, "run_in_process", lambda config, **keywords: calls.update(keywords) or folder)
+    assert here("--on", "workers:2", "--clients", "3").exit_code == 0
+    assert (calls["clients"], calls["workers"]) == (3, 2)

@@ -1,5 +1,7 @@
 """From a spec to one client's tensors: every row once, official splits, a site's own data, the shared test set."""
 
+import errno
+import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
@@ -10,14 +12,23 @@ import torch
 from sklearn.datasets import load_digits
 
 from protosphere.core.errors import DataError
+from protosphere.core.lru_cache import Recent
+from protosphere.data import client_data as module
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, by_channels, client_data
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels, open_data
+from protosphere.data.partition.assignment_file import read_assignment
+from protosphere.data.partition.row_hashes import content_hashes, fingerprint, occurs_once
 from protosphere.data.samples import Samples
 from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
 from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch):
+    monkeypatch.setattr(module, "_recent", Recent(module.size_in_bytes))
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +113,59 @@ def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
     counts = held_labels(sparse, tmp_path / "cache").sum(axis=1)
     assert counts.min() == 0
     assert len(client_data(sparse, int(counts.argmin()), tmp_path / "cache").train) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"split": "official"}, "no official test samples"), ({"clients": 2}, "partition 2 does not exist")],
+)
+def test_settings_that_cannot_be_used(cache, change, word):
+    with pytest.raises(DataError, match=word):
+        client_data(replace(DataSpec("digits", clients=5), **change), 2, cache)
+
+
+def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
+    spec = DataSpec("digits", clients=4, partition="iid")
+    first = client_data(spec, 0, cache)
+    assert client_data(spec, 0, cache) is first
+    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * module.size_in_bytes(first)))
+    kept = [client_data(spec, k, cache) for k in (0, 1)]
+    assert client_data(spec, 0, cache) is kept[0]
+    client_data(spec, 2, cache)
+    assert client_data(spec, 0, cache) is kept[0]
+    assert client_data(spec, 1, cache) is not kept[1]
+
+
+def test_a_damaged_assignment_is_worked_out_anew_and_one_that_could_not_be_read_is_read_later(tmp_path, monkeypatch):
+    spec = DataSpec("digits", clients=4)
+    before = held_labels(spec, tmp_path)
+    file = next((tmp_path / "assignments").glob("*.npz"))
+    content = file.read_bytes()
+    for damaged in (content[:100], content[:-40], b""):
+        file.write_bytes(damaged)
+        assert np.array_equal(held_labels(spec, tmp_path), before)
+        assert file.read_bytes() == content
+
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "load", refuse)
+        assert read_assignment(file, 1797) is None
+    assert len(read_assignment(file, 1797).train) == 4
+
+
+def test_a_partition_that_was_worked_out_is_found_as_it_is_and_no_look_up_writes(tmp_path):
+    for dataset in ("digits", "/no/such/folder", "no-such-set", "digits,spiral"):
+        assert cached_partition_labels(DataSpec(dataset, clients=3), tmp_path / "cache") is None
+    assert not (tmp_path / "cache").exists()
+    spec = DataSpec("digits", clients=3, max_samples=300)
+    counts = held_labels(spec, tmp_path)
+    found = cached_partition_labels(spec, tmp_path)
+    assert np.array_equal(found[0], counts)
+    assert found[1] == tuple("0123456789")
+    # decoded, but dealt otherwise
+    assert cached_partition_labels(replace(spec, seed=1), tmp_path) is None
 
 
 # --- what a model sees ------------------------------------------------------------------------------------------------
@@ -294,3 +358,29 @@ def test_server_and_clients_see_the_same_rows(decoded_cache):
     assert shared_rows(where, CPU)[0] is rows, "a process keeps them"
     other = replace(where, spec=replace(where.spec, seed=9))
     assert shared_labels(other).fingerprint != found
+
+
+def test_a_rows_hash_is_blake2b_of_its_content():
+    def digest(content):
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+    inputs = np.arange(10_000, dtype=np.int32).reshape(-1, 1)
+    rows = np.random.default_rng(1).permutation(10_000)
+    assert content_hashes(inputs, rows).tolist() == [digest(inputs[row].tobytes()) for row in rows]
+    # -0.0 equals 0.0, and the caller's array stays as it is
+    zeros = np.array([[0.0, 1.5], [-0.0, 1.5], [0.0, -1.5]], np.float32)
+    assert occurs_once(zeros, np.arange(3)).tolist() == [False, False, True]
+    assert np.signbit(zeros[1, 0])
+
+
+def test_a_fingerprint_is_of_the_rows_their_order_and_their_labels_alone():
+    """Not of the table that they lie in, nor of how its numbers are stored."""
+    inputs, labels, rows = np.arange(36, dtype=np.uint8).reshape(6, 6), np.arange(6) % 3, np.arange(6)
+    relabelled, repainted = labels.copy(), inputs.copy()
+    relabelled[4] = 2
+    repainted[5, 2] ^= 1
+    found = {fingerprint(inputs, labels, rows), fingerprint(inputs, labels, rows[::-1])}
+    found |= {fingerprint(inputs, relabelled, rows), fingerprint(repainted, labels, rows)}
+    assert len(found | {fingerprint(inputs, labels, rows[:-1])}) == 5
+    some = np.array([1, 2, 5])
+    assert fingerprint(inputs[some], labels[some].astype(np.int32), np.arange(3)) == fingerprint(inputs, labels, some)

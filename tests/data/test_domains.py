@@ -1,5 +1,6 @@
 """Several data sets as one: what a setting names, images and labels against loops, tables as sites."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,24 @@ def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
     assert data.class_names == ("cat", "bee", "dog", "ant", "eel")
     for table, own in enumerate(names):
         assert names_of(data, table) == [own[row % len(own)] for row in (*range(6), *range(3))]
+
+
+def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, caplog):
+    caplog.set_level(logging.INFO, "data")
+
+    def count(word):
+        return sum(record.getMessage().startswith(word) for record in caplog.records)
+
+    folders = [domain("a"), domain("b")]
+    first, again = opened(*folders), opened(*folders)
+    assert first.key == again.key
+    assert (count("decoded "), count("combined ")) == (2, 1)
+    write(Path(folders[1]) / "test.parquet", [png(np.full((6, 6), 9, dtype=np.uint8))], [2])
+    changed = opened(*folders)
+    assert (count("decoded "), count("combined ")) == (3, 2)
+    assert changed.inputs[-2:].max(axis=(1, 2, 3)).tolist().count(9) == 1
+    keys = {changed.key, first.key, opened(*folders[::-1]).key, opened(*folders, image_size=3).key}
+    assert len(keys | {opened(*folders, classes="union").key}) == 5
 
 
 def test_groups_of_two_domains_are_two(domain, opened):

@@ -199,6 +199,17 @@ def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
     assert max(rows.max() for rows in who.test) < 9_000 + round((LABELS.size - 9_000) / 4)
 
 
+@pytest.mark.parametrize("spec", [WAY_SHOT, MIXED])
+def test_the_file_holds_what_was_drawn_and_other_settings_draw_other_rows(tmp_path, spec):
+    data = data_of(domains=DOMAINS)
+    usual = assignment(spec, data, tmp_path)
+    for change in ({"ways": 4}, {"ways_spread": 0}, {"shots": 21}, {"shots_spread": 4}, {"seed": 1}, {"clients": 10}):
+        other = assignment(replace(spec, **change), data, tmp_path)
+        assert [own.tolist() for own in other.train] != [own.tolist() for own in usual.train]
+    for change in ({}, {"alpha": 9.0}, {"classes_per_client": 5}, {"min_samples": 10_000}, {"test_share": 0.5}):
+        assert alike(usual.held, assignment(replace(spec, **change), data, tmp_path).held)
+
+
 @pytest.mark.parametrize(
     ("about", "spec", "word"),
     [

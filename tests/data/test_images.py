@@ -132,6 +132,15 @@ def test_the_best_possible_accuracy_on_the_spiral_is_the_one_known(noise, best):
     assert (nearest == arms).mean() == pytest.approx(best, abs=0.01)
 
 
-def test_one_point_is_no_arm_of_a_spiral():
+def test_the_spiral_depends_on_its_settings_and_one_point_is_no_arm(tmp_path):
+    keys = set()
+    for points, noise, seed in ((20, 0.0, 0), (21, 0.0, 0), (20, 0.1, 0), (20, 0.0, 1)):
+        data = decoded("spiral", tmp_path, spiral_points=points, spiral_noise=noise, seed=seed)
+        assert (data.inputs.shape, data.inputs.dtype) == ((6 * points, 2), np.float32)
+        keys.add(data.key)
+    assert len(keys) == 4
+    assert not np.array_equal(spiral(50, 0.2, 4)[0], spiral(50, 0.2, 5)[0])
+    # rows are mixed
+    assert np.bincount(spiral(100, 0.2, 0)[1][:120], minlength=6).min() > 5
     with pytest.raises(DataError, match="spiral-points is 1"):
         spiral(1, 0.2, 0)

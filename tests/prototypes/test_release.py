@@ -121,36 +121,6 @@ def test_noise_alone_passes_for_a_class_in_one_of_a_hundred_releases(num_classes
     assert 0.007 < share < 0.013
 
 
-def test_a_mean_is_as_short_as_its_noise_is_large():
-    """The estimator of James and Stein has less error than the quotient, and takes noise alone for next to nothing."""
-    dim, rows, releases = 64, 20, 400
-    shape = Shape(1, dim)
-    variance = shape.variance(rho_of(2.0, 1e-5))
-    generator = torch.Generator().manual_seed(9)
-    direction = torch.nn.functional.normalize(torch.randn(dim, generator=generator, dtype=torch.float64), dim=0)
-
-    def released(mean, count):
-        noise = math.sqrt(variance) * torch.randn(releases, dim + 1, generator=generator, dtype=torch.float64)
-        table = torch.cat([rows * B * mean, torch.tensor([count * HALF])]) + noise
-        table[:, -1] = count * HALF
-        prototypes = [finished(row.round().long()[None], variance, shape)[0] for row in table]
-        is_there = torch.tensor([len(each) == 1 for each in prototypes])
-        return torch.cat([each.vectors for each in prototypes]), table[is_there], is_there.double().mean()
-
-    held, table, share = released(0.9 * direction, rows)
-    assert share == 1
-    quotient = table[:, :dim] / B / rows
-    quotient = quotient / quotient.norm(dim=1, keepdim=True).clamp_min(1.0)
-    error, error_of_quotient = ((vectors - 0.9 * direction).square().sum(dim=1).mean() for vectors in (held, quotient))
-    assert float(error) < 0.85 * float(error_of_quotient)
-    absent, _, share = released(0 * direction, rows)
-    assert share < 0.6
-    assert float(absent.norm(dim=1).mean()) < 0.25
-    # where there is hardly any noise nothing is taken away
-    exact, _ = finished(torch.cat([rows * B * direction, torch.tensor([rows * HALF])]).round().long()[None], 1, shape)
-    torch.testing.assert_close(exact.vectors[0].double(), direction, rtol=0, atol=1e-3)
-
-
 # --- the audit: what does a canary's score tell? -------------------------------------------------------------
 
 AT_LEAST = {"right": 0.8, "narrow": 1.0, "uncounted": 1.0}

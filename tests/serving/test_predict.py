@@ -12,8 +12,11 @@ from PIL import Image
 from protosphere.client_app.encoder import loaded
 from protosphere.client_app.store import FORMAT, StoreError
 from protosphere.core.errors import SettingError
+from protosphere.launch.grid import run_in_process
+from protosphere.record.folder import RunFolder
 from protosphere.serving.labelled_data import read_labelled
 from protosphere.serving.predict import open_trained, predict
+from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.conftest import deep_colours
 from tests.data.draws import decoded
 from tests.serving.counted import assert_predicts_as_counted, rows_of
@@ -166,11 +169,47 @@ def test_a_damaged_newest_state_gives_way_to_the_one_before(trained_run):
         open_trained(store, "cpu")
 
 
+def test_what_the_server_sent_may_be_damaged(trained_run):
+    _, stores = trained_run({"strategy": "fedproto"})
+    assert "global-prototypes" in open_trained(stores / "0", "cpu").rules()
+    (stores / "0" / "received.safetensors").write_bytes(b"nothing")
+    trained = open_trained(stores / "0", "cpu")
+    assert "Going on without what the server sent last." in trained.notices[0]
+    assert set(trained.rules()) == {"classifier", "local-prototypes", "discriminant"}
+    with pytest.raises(
+        SettingError, match=r"'global-prototypes' cannot be applied .*classifier, local-prototypes, disc"
+    ):
+        trained.chosen("global-prototypes")
+
+
+def test_a_damaged_weight_of_the_pool_is_equal_weights_with_a_notice_and_an_evaluation_chooses_it_anew(trained_run):
+    settings = {"strategy": "protosphere", "validation-share": 0.3, "rounds": 2}
+    folder, stores = trained_run(settings)
+    files = {path.parent.name: path for path in stores.glob("*/pool.safetensors")}
+    chosen = {name: open_trained(stores / name, "cpu").state.pool_weight for name in files}
+    assert chosen
+    assert EQUAL_WEIGHT not in chosen.values()
+    for name, path in files.items():
+        path.write_bytes(path.read_bytes()[:-3])
+        trained = open_trained(stores / name, "cpu")
+        assert trained.state.pool_weight == EQUAL_WEIGHT
+        (notice,) = trained.notices
+        assert str(path) in notice
+        assert "equal weights" in notice
+        assert trained.made_in == 2
+    more = RunFolder(folder).settings() | {"rounds": 3, "resume": str(folder)}
+    resumed = run_in_process(more, clients=CLIENTS, show=lambda line: None)
+    assert not any(line["problems"] for line in RunFolder(resumed).lines())
+    for name in files:
+        assert open_trained(stores / name, "cpu").notices == ()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"format": 99}, f"has format 99, .* reads format {FORMAT}"),
         ({"settings": None}, "lacks settings"),
+        ({"input": {"shape": [1, 8, 8]}}, "what the model's inputs are"),
         ("{", r"client\.json cannot be read"),
     ],
 )
@@ -181,6 +220,13 @@ def test_a_description_of_another_version_or_damaged_is_refused(trained_run, cha
     path.write_text(change if isinstance(change, str) else json.dumps(kept | change))
     with pytest.raises(StoreError, match=said):
         open_trained(stores / "0")
+
+
+def test_a_device_that_is_not_there(trained_run):
+    _, stores = trained_run({"rounds": 1})
+    for name in ("cuda:77", "mps", "abacus"):
+        with pytest.raises(SettingError, match=f'the device is "{name}"'):
+            open_trained(stores / "0", name)
 
 
 def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):

@@ -135,11 +135,13 @@ def test_a_release_is_on_the_scale_of_privacy_scale_and_its_means_keep_their_len
 # --- settings and whole runs --------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_keeps_its_rounds(federation):
+@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (3, {"num_rounds": 9})])
+def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
+    """Whether they are said by the setting or by the argument."""
     first = federation(3).start(FEDPROC | {"rounds": 3}).folder.path
     before = {file: file.read_bytes() for file in first.rglob("*") if file.is_file()}
     again = federation(3)
-    with pytest.raises(SettingError, match=r"setting `rounds` is 2, but the run was started for 3.*`fedproc`"):
-        again.start(FEDPROC | {"resume": str(first), "rounds": 2})
+    with pytest.raises(SettingError, match=r"setting `rounds` is [249], but the run was started for 3.*`fedproc`"):
+        again.start(FEDPROC | {"resume": str(first), "rounds": rounds}, **given)
     assert not again.asked
     assert {file: file.read_bytes() for file in first.rglob("*") if file.is_file()} == before

@@ -121,3 +121,8 @@ def test_a_rule_that_the_method_does_not_have(name, rule):
     text = refused(read_settings, {"strategy": name, "inference": rule})
     assert f'`inference` is "{rule}"' in text
     assert all(known in text for known in ("auto", *load_method(name).rules))
+
+
+def test_a_client_refuses_an_unknown_setting_of_its_method():
+    text = refused(read_settings, {"strategy": "fedproto", "fedproto.trm": 0.1})
+    assert "`fedproto.trm` (did you mean `fedproto.trim`?)" in text

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from benchmarks.liars import LIES, Federation, deal, features_of
+from protosphere.core.errors import RunError
 from protosphere.prototypes.aggregation import class_centres, clipped
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.fedcof import gram_of
 from protosphere.strategies.fedpft import bounded_mixtures
-from protosphere.strategies.statistics import Statistics, from_half, pool
+from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
 from tests.strategies.in_space import halves, samples, unit, upload_of
 
 METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
@@ -79,6 +80,21 @@ def test_with_robust_centres_no_client_scatters_more_than_the_median():
     within = pooled.moment - pooled.sums.T @ centres
     assert torch.allclose(within, expected)
     assert float(within.trace()) < 5 * usual * 1.000001
+
+
+def test_a_state_has_what_it_was_made_of_and_one_of_an_earlier_version_is_refused():
+    clients = {4: statistics(*samples_of(0)), 1: statistics(*samples_of(1, 2))}
+    pooled = pool(clients, K, D, "mean")
+    read = statistics_of(state_of([4, 7, 1], clients, pooled))
+    assert read.keys() == clients.keys()
+    for partition, client in clients.items():
+        assert torch.equal(read[partition].means.vectors, client.means.vectors)
+        assert torch.equal(read[partition].weights, client.weights)
+        assert torch.allclose(read[partition].scatter, client.scatter)
+    assert torch.equal(from_half(to_half(pooled.moment)[0]).triu(), pooled.moment.triu())
+    assert statistics_of(state_of([3], {}, pool({}, K, D, "mean"))) == {}
+    with pytest.raises(RunError, match="earlier version"):
+        statistics_of({"heard": torch.tensor([1]), "scatter": torch.zeros(D, D)})
 
 
 def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():

@@ -34,11 +34,22 @@ WRONG = {
     ),
     "a raise": ("plain = cross", "z.nonesuch\n        plain = cross", "failed in `loss` with AttributeError"),
     "no gradient": ("m.Loss(total=plain,", "m.Loss(total=plain.detach(),", "one number with its gradient"),
+    "a float": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": 1.0}', "a float as part 'cross-entropy'"),
+    "another part": (
+        'parts={"cross-entropy": plain}',
+        'parts={"plain": plain, "more": plain}',
+        "among which 'cross-entropy' is due",
+    ),
     "features": ("features=z)", "features=z[:1])", r"a tensor of shape \(1, 64\) as `features`"),
     "phases": (
         "    def loss(",
         "    def phases(self, state, r):\n        return 3\n\n    def loss(",
         "phases` returns a int",
+    ),
+    "an upload": (
+        "    def loss(",
+        "    def upload(self, state, r):\n        return {}\n\n    def loss(",
+        "an empty dict to be sent, where None stands for nothing",
     ),
     "a state": (
         "means = m.aggregate(",
@@ -50,6 +61,7 @@ WRONG = {
         "return prototypes",
         "an Outcome",
     ),
+    "a lone part": ("m.to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
     "a part of another name": (
         "m.to_everyone(prototypes))",
         '{-1: {"means": prototypes}})',
