@@ -60,7 +60,7 @@ class Joined(protosphere.Protosphere):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Targets by ProtoNorm, the discriminant by Protosphere."""
-        prototypes = {partition: {"prototypes": upload[PRIVATE]} for partition, upload in uploads.items()}
+        prototypes = {partition: {m.PROTOTYPES.name: upload[PRIVATE]} for partition, upload in uploads.items()}
         targets = self._models().aggregate(prototypes, _select(state, PRIVATE), server_round)
 
         statistics = {partition: upload for partition, upload in uploads.items() if protosphere.SCATTER in upload}
@@ -77,7 +77,7 @@ class Joined(protosphere.Protosphere):
         return replace(outcome, state=new_state, downloads={m.EVERYONE: download}, keeps=False)
 
     def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """The models'."""
+        """Those of the models."""
         private = _select(state, PRIVATE)
         return m.prototypes_of_state(private) if private else None
 

@@ -47,10 +47,11 @@ def read_images(folder: str, split: str, limit: int) -> tuple[np.ndarray, np.nda
 
 def all_classes(run: protosphere.Run, images: np.ndarray, labels: np.ndarray) -> float:
     """Accuracy of the exchanged classifier in %, over samples of every class."""
-    if "encoder" not in run.client(0).rules:
+    client = run.client(0)
+    if "encoder" not in client.rules:
         # no class stands out of the noise, and nothing is predicted
         return 0.0
-    predictions = run.client(0).predict(images[:, None], rule="encoder").labels
+    predictions = client.predict(images[:, None], rule="encoder").labels
     return 100 * float((predictions == labels).mean())
 
 

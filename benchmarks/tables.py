@@ -129,11 +129,11 @@ def accuracies(in_full: bool) -> Iterator[str]:
     """A line for each method and rule, a column for each data set.
 
     Args:
-        in_full: with deviations over seeds, and the discriminant of each method.
+        in_full: with the number of seeds, deviations over them, and the discriminant of each method.
     """
     stored = Stored("methods")
     data_sets = stored.names("data")
-    heads = [stored.heading(data) for data in data_sets]
+    heads = [stored.heading(data) if in_full else data for data in data_sets]
     yield table_head("method", "predicts by", *heads, "kB per round", left=2)
     majority = [_mean(stored.values(data, CONTROL, "majority-class"), in_full) for data in data_sets]
     yield table_row(["most frequent class", "", *majority, "0"])
