@@ -192,15 +192,16 @@ if [ -n "$model$device" ]; then
     # what a site could never train is refused here, and not in the middle of a run
     answer=$("$python" -P -c '
 import sys
-from protosphere.core.devices import device_of
 from protosphere.core.settings import device_name
-from protosphere.models import check_model
 model, device = sys.argv[1:]
 try:
+    # PyTorch takes seconds to load, and a CPU is always there
+    if device and device_name(device) != "cpu":
+        from protosphere.core.devices import device_of
+        device_of(device, "--device is")
     if model:
+        from protosphere.models import check_model
         check_model(model)
-    if device:
-        device_of(device_name(device), "--device is")
 except Exception as error:
     sys.exit(f"--model {model!r} --device {device!r}: {error}")
 ' "$model" "$device" 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
