@@ -57,10 +57,11 @@ def own_home() -> Iterator[Path]:
 
 
 def timed_rounds(
-    config: Mapping[str, Any], clients: int, grid_of: "type[LocalGrid] | None" = None
+    config: Mapping[str, Any], clients: int, grid_of: "type[LocalGrid] | None" = None, workers: int = 1
 ) -> tuple[Path, np.ndarray]:
-    """Run in this process; the folder of its results, and seconds of each round after the first, (rounds - 1, 2): of
-    the processor and by the clock. The first round's work is another: states are made and data are cached."""
+    """Run in this process, with further ones where there are several workers; the folder of its results, and seconds of
+    each round after the first, (rounds - 1, 2): of this process's processor, and by the clock. The first round's work
+    is another: states are made and data are cached."""
     from protosphere.launch.grid import LocalGrid, run_in_process
 
     ends: list[tuple[float, float]] = []
@@ -69,7 +70,8 @@ def timed_rounds(
         if line.startswith("round "):
             ends.append((time.process_time(), time.perf_counter()))
 
-    folder = run_in_process(config, clients=clients, workers=1, show=note_round, grid_of=grid_of or LocalGrid)
+    grid_of = grid_of or LocalGrid
+    folder = run_in_process(config, clients=clients, workers=workers, show=note_round, grid_of=grid_of)
     return folder, np.diff(np.array(ends), axis=0)
 
 

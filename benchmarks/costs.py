@@ -8,6 +8,8 @@
     python -m benchmarks.costs overhead --clients 200 \\
         -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
     python -m benchmarks.costs deployment     # a round of three sites on this machine, from warm processes and without
+    python -m benchmarks.costs workers --mnist PATH    # a round by two worker processes, and what two cores allow
+    python -m benchmarks.costs trial          # a trial of a comparison besides its rounds
 
 The bare loop trains the same clients' models in the same memory layout on the same batches: forward pass,
 cross-entropy and FedProto's pull, backward pass, SGD. What a round has besides: prototypes over all training rows,
@@ -23,19 +25,27 @@ prototypes: what no method can save.
 `deployment` is a SuperLink and three SuperNodes, as `make deploy-demo` has them, with the same empty app beside ours;
 federations with and without warm processes take turns. The processor's seconds are those of all of the sites' processes
 from a run's start to its end, by the number of its messages: Flower's looks for tasks are among them.
+
+`workers` is one round by one worker over one by two, which must make the same bits; beside it is what two processes
+that share nothing gain on this machine, each with the bare loop of all clients.
+
+`trial` is the processor's seconds of further trials of a comparison, extrapolated to no rounds.
 """
 
 import argparse
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,6 +56,7 @@ from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common import (
+    CLOCK,
     CPU,
     described_parser,
     in_new_process,
@@ -60,6 +71,7 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
+from protosphere.launch import processes
 from protosphere.launch.flower import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.models.optimiser import EagerSGD
@@ -350,6 +362,65 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
     }
 
 
+def workers(options: argparse.Namespace) -> None:
+    """Print how much faster two workers are, and two processes that share nothing."""
+    if not options.mnist:
+        raise SystemExit("workers: name a folder of MNIST with --mnist.")
+    config = plan([f'{MNIST} dataset="{options.mnist}"', options.set], clients=10).run_config
+    print(table_head("one worker, s a round", "two workers, s a round", "ratio", "of two bare loops"))
+    rows: list[tuple[float, ...]] = []
+    for _ in range(options.repeats):
+        (one, state), (two, same) = (in_new_process(round_by_workers, config, number) for number in (1, 2))
+        if state != same:
+            raise SystemExit("two workers made other bits than one.")
+        alone = in_new_process(loops_side_by_side, config, 1)
+        rows.append((one, two, one / two, 2 * alone / in_new_process(loops_side_by_side, config, 2)))
+    print(table_row(f"{median(column):.2f}" for column in zip(*rows, strict=True)))
+
+
+def round_by_workers(config: Mapping[str, Any], number: int) -> tuple[float, bytes]:
+    """Seconds of a round by the clock, and the server's last tensors."""
+    with own_home():
+        folder, seconds = timed_rounds(config, 10, workers=number)
+        tensors, _ = RunFolder(folder).load_checkpoint()
+        return median(seconds[:, CLOCK]), b"".join(tensor.numpy().tobytes() for tensor in tensors.values())
+
+
+def loops_side_by_side(config: Mapping[str, Any], number: int) -> float:
+    """Seconds by the clock of the bare loop in so many processes at once."""
+    with ProcessPoolExecutor(number, get_context("spawn")) as pool:
+        # they load PyTorch and the data beforehand
+        list(pool.map(bare_seconds, [config] * number, [10] * number))
+        began = time.perf_counter()
+        list(pool.map(bare_seconds, [config] * number, [10] * number))
+        return time.perf_counter() - began
+
+
+def trial(options: argparse.Namespace) -> None:
+    """Print what a trial of a comparison costs besides its rounds."""
+    seconds = [further_trial(4) * 2 - further_trial(8) for _ in range(options.repeats)]
+    print(f"a trial besides its rounds: {median(seconds):.2f} CPU s ({min(seconds):.2f} to {max(seconds):.2f})")
+
+
+def further_trial(rounds: int) -> float:
+    """Seconds of the processor that a comparison takes more for each trial more."""
+    few, many = (comparison_seconds(number, rounds) for number in (2, 8))
+    return (many - few) / 6
+
+
+def comparison_seconds(trials: int, rounds: int) -> float:
+    """Seconds of the processor of a comparison and all its processes."""
+    command = [sys.executable, "-m", "protosphere.cli.main", "compare", "--methods", "fedproto", "--jobs", "1"]
+    command += ["--seeds", ",".join(map(str, range(trials))), "-c", START, "-c", f"rounds={rounds}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with own_home():
+        # its watcher waits for all that came of it
+        if processes.start(command, stdout=subprocess.DEVNULL).wait():
+            raise SystemExit(f"the comparison failed: {shlex.join(command)}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
 def site_seconds(federation: Deployment) -> float:
     """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
     total = 0.0
@@ -365,11 +436,11 @@ def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
-    figures |= {"deployment": deployment}
+    figures |= {"deployment": deployment, "workers": workers, "trial": trial}
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
     parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10")
-    parser.add_argument("--mnist", default="", help="bare-loop: a folder of MNIST, as `dataset` takes it")
+    parser.add_argument("--mnist", default="", help="bare-loop, workers: a folder of MNIST, as `dataset` takes it")
     parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
     parser.add_argument("--rounds", type=int, default=4, help="many-clients, deployment")
     parser.add_argument("--from-disk", action="store_true", help="many-clients: also without states in memory")
