@@ -148,10 +148,17 @@ class Client:
 
     def _table(self, x: pd.DataFrame) -> tuple[torch.Tensor, Collection[int]]:
         """The rows of a table, and the numbers of those with a category that no training sample had."""
+        names = [column.name for column in self._columns() if column.name in x.columns]
+        for name in names:
+            if list(x.columns).count(name) > 1:
+                raise DataError(f"x has the column {name!r} twice: give each column a name of its own.")
         try:
-            table = pa.Table.from_pandas(x, preserve_index=False)
-        except pa.ArrowException as error:
-            raise DataError(f"x has a column of numbers and words alike ({error}): write it as one of them.") from None
+            table = pa.Table.from_pandas(x[names], preserve_index=False)
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(
+                f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
+                "kind."
+            ) from None
         inputs, problems, unknown = encoded(self._columns(), table)
         if problems:
             row = min(problems)

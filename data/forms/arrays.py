@@ -15,7 +15,7 @@ from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import read_keys
+from protosphere.data.forms.labels import read_keys, word_of
 from protosphere.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     return x, arrays.get("y")
 
 
+def lists_classes(path: Path) -> bool:
+    """Whether a `.npz` file has a list of classes of its own."""
+    return "classes" in _load_archive(path, ["classes"])[0]
+
+
 def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Those of the entries that a `.npz` file has, and the names of its other ones."""
     try:
@@ -124,7 +129,10 @@ def arrange(
     if len({(x.shape[1:], x.dtype) for x in inputs.values()}) > 1:
         shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs.values())
         raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
-    class_names = class_names or tuple(map(str, np.asarray(arrays.get("classes", ())).tolist()))
+    # numbers beside the file's own list are places in it
+    are_positions = alone or not class_names
+    own_names = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
+    class_names = class_names or tuple(map(word_of, own_names))
     if len(set(class_names)) < len(class_names):
         raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
 
@@ -146,7 +154,7 @@ def arrange(
         np.concatenate(list(inputs.values())),
         train_rows=len(inputs["train"]),
         scale=255.0 if inputs["train"].dtype == np.uint8 else 1.0,
-        **read_keys(name, cells, "y", columns, class_names),
+        **read_keys(name, cells, "y", columns, class_names, are_positions),
     )
 
 

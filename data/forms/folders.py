@@ -3,8 +3,10 @@
 import hashlib
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +14,7 @@ from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
+LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # in any case
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}
 FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 Listed = Literal["", "tables", "all"]
@@ -69,7 +72,7 @@ def read_folder(root: Path) -> Folder:
     """
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
-    _refuse_json_lines(root)
+    _refuse_overlooked(root)
     if root.is_dir():
         tables = _tables(root) or _tables(root / "data")
         folder = _table_folder(root, tables) if tables else _image_folder(root)
@@ -88,13 +91,16 @@ def read_folder(root: Path) -> Folder:
     return folder
 
 
-def _refuse_json_lines(root: Path) -> None:
-    """Earlier versions read them; a test table of that form would now be missed in silence."""
+def _refuse_overlooked(root: Path) -> None:
+    """Refuse tables beside others that would be missed in silence: JSON lines, which earlier versions read, and files
+    whose name ends in capitals."""
     files = [root]
     if root.is_dir():
-        files = [path for path in (*root.glob("*.jsonl"), *root.glob("data/*.jsonl")) if is_visible(path)]
+        files = [path for path in (*root.glob("*.*"), *root.glob("data/*.*")) if is_visible(path)]
     for path in files:
-        if path.suffix in (".json", ".jsonl"):
+        if path.suffix not in FILE_SUFFIXES and path.suffix.lower() in FILE_SUFFIXES:
+            raise DataError(f"{str(path)!r} is not read for the capitals at its end: call it *{path.suffix.lower()}.")
+        if path.suffix == ".jsonl" or (path == root and path.suffix == ".json"):
             raise DataError(
                 f"{str(path)!r} is no CSV or parquet file: JSON lines are no longer read; "
                 "`pandas.read_json(FILE, lines=True).to_parquet(OTHER)` converts them."
@@ -132,7 +138,7 @@ def listed_classes(root: Path) -> tuple[str, ...]:
         listed = tuple(names.read_text("utf-8-sig").split("\n")) if names.is_file() else ()
     except (OSError, UnicodeDecodeError) as error:
         raise LabelsError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
-    class_names = tuple(line.strip() for line in listed if line.strip())
+    class_names = tuple(unicodedata.normalize("NFC", line.strip()) for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
         raise LabelsError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
     return class_names
@@ -171,6 +177,7 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
 
 def _image_folder(root: Path) -> Folder:
     roots = [root]
+    _refuse_like_splits(root)
     if (root / "train").is_dir():
         tests = [root / name for name in TEST_SPLITS if (root / name).is_dir()]
         roots = [root / "train", *tests[:1]]
@@ -182,7 +189,7 @@ def _image_folder(root: Path) -> Folder:
             "train.parquet.",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
-    folders = {path.name for split in roots for path in split.iterdir() if path.is_dir() and is_visible(path)}
+    folders = {class_of(path) for split in roots for path in split.iterdir() if path.is_dir() and is_visible(path)}
     class_names = listed_classes(root)
     for name in sorted(folders):
         if class_names and name not in class_names:
@@ -194,13 +201,36 @@ def _image_folder(root: Path) -> Folder:
     return Folder(root, "images", images[0], test, class_names or tuple(sorted(folders)))
 
 
+def _refuse_like_splits(root: Path) -> None:
+    """Refuse folders that are called nearly as splits are, of which classes would be made, or which would be left out.
+
+    Raises:
+        DataError: it names them.
+    """
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and is_visible(path))
+    are_train, are_test = ([name for name in names if name.lower() in words] for words in (LIKE_TRAIN, LIKE_TEST))
+    are_misspelt = not {*are_train, *are_test} <= {"train", *TEST_SPLITS}
+    if are_misspelt and ((are_train and are_test) or len(are_train) + len(are_test) == len(names)):
+        raise DataError(
+            f"{str(root)!r} has the folders {', '.join(names)}, which seem to be the splits of one data set: call them "
+            "train and test."
+        )
+
+
+def class_of(folder: Path) -> str:
+    """The class that a folder of images is named by; some systems write an accent as a letter of its own."""
+    return unicodedata.normalize("NFC", folder.name)
+
+
 def is_visible(path: Path) -> bool:
     """Whether a file or folder is not hidden: its name starts neither with a dot nor with two underscores."""
     return not path.name.startswith((".", "__"))
 
 
 def _image_files(root: Path) -> Iterator[Path]:
-    for path in root.rglob("*"):
+    # a walk follows a link where it begins, and no other: class folders may be links
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
+    for path in chain(root.iterdir(), *(folder.rglob("*") for folder in folders)):
         if path.suffix.lower() in IMAGE_SUFFIXES and all(map(is_visible, map(Path, path.relative_to(root).parts))):
             yield path
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError, UnsizedError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
-from protosphere.data.forms.folders import Folder
+from protosphere.data.forms.folders import Folder, class_of
 from protosphere.data.samples import INPUTS, Samples
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def read_image_folder(folder: Folder, target: Path, image_size: int = 0, alone: 
             if alone and not is_readable(stored):
                 continue
             pictures.append((f"row {row} of the {split} table of {folder.name!r}", stored))
-            labels.append(numbers[path.relative_to(folder.root).parts[split_depth]])
+            labels.append(numbers[class_of(Path(path.relative_to(folder.root).parts[split_depth]))])
         if split == "train":
             train_rows = len(pictures)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from protosphere.data.forms.labels import are_called_by_numbers, word_of
+
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -30,7 +32,7 @@ def usable(
     numbers = [_class_number(_value(cell), class_names) for cell in labels]
     has_group = [True] * len(numbers)
     if groups is not None:
-        has_group = [_value(cell) not in (None, "") for cell in groups]
+        has_group = [_is_group(_value(cell)) for cell in groups]
     rows = []
     for row, value in enumerate(inputs):
         if numbers[row] is not None and has_group[row] and is_readable(value):
@@ -47,15 +49,21 @@ def _value(cell: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
+def _is_group(value: Any) -> bool:
+    """Whether a value names a group: one missing value makes fractions of all whole numbers of a column."""
+    return value not in (None, "") and (type(value) is not float or value.is_integer())
+
+
 def _class_number(value: Any, class_names: tuple[str, ...]) -> int | None:
-    """Of a class's name, or of its number where no class has a number's name."""
-    if isinstance(value, str):
-        if value in class_names:
-            return class_names.index(value)
-        if not _NUMBER.fullmatch(value) or any(map(_NUMBER.fullmatch, class_names)):
-            return None
-        value = int(value)
+    """Of a class's name, or of its number where no class has a number's name (`read_labels`)."""
     if type(value) is float and value.is_integer():
         # one row without a label, or with a fraction, makes fractions of all numbers of its column
         value = int(value)
-    return value if type(value) is int and 0 <= value < len(class_names) else None
+    if type(value) not in (str, int):
+        return None
+    word = word_of(value)
+    if word in class_names:
+        return class_names.index(word)
+    if not _NUMBER.fullmatch(word) or are_called_by_numbers(class_names):
+        return None
+    return int(word) if int(word) < len(class_names) else None

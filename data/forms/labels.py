@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ def name_kind(kind: pyarrow.DataType) -> str:
 class Key:
     """A column of labels, groups or sites of all tables of a data set, one below another.
 
-    Values are equal however they were written: without blanks around them, and a whole number without a point (7.0).
+    Values are equal however they were written: without blanks around them, a whole number without a point (7.0), and in
+    one of Unicode's forms.
     """
 
     data_set: str
@@ -127,7 +129,8 @@ def _unify(cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
 
     try:
         if is_string(cells.type):
-            texts = pc.utf8_trim_whitespace(cells)
+            # one letter with an accent can be written in two ways
+            texts = pc.utf8_trim_whitespace(pc.utf8_normalize(cells, form="NFC"))
             return pc.replace_substring_regex(texts, pattern=r"^(-?[0-9]+)\.0+$", replacement=r"\1")
         if pyarrow.types.is_floating(cells.type):
             return pc.if_else(pc.is_nan(cells), None, cells).cast(pyarrow.int64())
@@ -151,18 +154,21 @@ def read_keys(
     label: str,
     columns: Columns,
     class_names: tuple[str, ...],
+    are_positions: bool = False,
 ) -> dict[str, Any]:
     """Labels, groups and sites of all rows, by their names in Samples.
 
     Args:
         cells: of each column by split. label: the column of labels.
         class_names: those that are known, () for none.
+        are_positions: whether stored numbers are class numbers whatever the classes are called.
 
     Raises:
         DataError: what read_labels and read_values raise.
     """
     keys: dict[str, Any] = {}
-    keys["labels"], keys["class_names"] = read_labels(Key.of(data_set, label, cells[label]), class_names)
+    key = Key.of(data_set, label, cells[label])
+    keys["labels"], keys["class_names"] = read_labels(key, class_names, are_positions)
     if columns.group:
         keys["groups"] = by_first(read_values(Key.of(data_set, columns.group, cells[columns.group])))
     if columns.partition:
@@ -190,14 +196,31 @@ def read_values(key: Key) -> np.ndarray:
     return values
 
 
-def read_labels(key: Key, class_names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+def are_called_by_numbers(class_names: Sequence[str]) -> bool:
+    """Whether a class is called by a whole number, as grades are: 1, 2, 3. A number is then a name, in a file of any
+    format, and no position in the list. Called 0, 1, 2, ... in order, it is both."""
+    is_any = any(map(_WHOLE_NUMBER.fullmatch, class_names))
+    return is_any and list(class_names) != list(map(str, range(len(class_names))))
+
+
+def word_of(value: Any) -> str:
+    """A label as a word, written as `Key` has it."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", unicodedata.normalize("NFC", str(value)).strip())
+
+
+def read_labels(
+    key: Key, class_names: tuple[str, ...], are_positions: bool = False
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """The class number of each row, (n,) int64, and the classes' names.
 
-    Names are numbered in the order of `class_names`, or sorted where there are none. Whole numbers written out are
-    class numbers, unless a class has such a name.
+    Names are numbered in the order of `class_names`, or sorted where there are none. Whole numbers, stored or written
+    out, are class numbers, unless a class has such a name (`are_called_by_numbers`).
 
     Args:
         class_names: those that are known, () for none.
+        are_positions: whether stored numbers are class numbers whatever the classes are called.
 
     Raises:
         DataError: the column holds neither names nor whole numbers, the first row without a label or with one that is
@@ -216,13 +239,15 @@ def read_labels(key: Key, class_names: tuple[str, ...]) -> tuple[np.ndarray, tup
             f"0, 1, 2, …{bins}."
         )
     key.refuse_missing("label")
+    if not is_string(values.type) and not are_positions and are_called_by_numbers(class_names):
+        values = values.cast(pyarrow.string())
     if is_string(values.type):
         distinct = sorted(values.unique().to_pylist())
         if not class_names:
             _refuse_missing_words(key, distinct)
             _refuse_target(key, distinct)
         are_numbers = all(map(_WHOLE_NUMBER.fullmatch, distinct))
-        if not are_numbers or any(map(_WHOLE_NUMBER.fullmatch, class_names)):
+        if not are_numbers or are_called_by_numbers(class_names):
             if not class_names:
                 _refuse_many(key, len(distinct))
                 class_names = tuple(distinct)
@@ -256,14 +281,15 @@ def read_labels(key: Key, class_names: tuple[str, ...]) -> tuple[np.ndarray, tup
 
 
 def _refuse_missing_words(key: Key, distinct: Sequence[str]) -> None:
-    """Refuse a word for a missing value beside labels that are otherwise numbers: it would become a class."""
-    missing_words = [label for label in distinct if label in MISSING_NUMBERS]
-    other_labels = [label for label in distinct if label not in MISSING_NUMBERS]
-    if not missing_words or not other_labels or not all(map(is_number, other_labels)):
-        return
-    for row, value in enumerate(key.values.to_pylist()):
-        if value in missing_words:
-            raise LabelsError(f"{key.place(row)} has no label (it holds {value!r}): give it one or drop the row.")
+    """Refuse a word for a missing value, which would become a class; beside numbers there are more such words."""
+    others = [label for label in distinct if label not in MISSING_NUMBERS]
+    words = MISSING_NUMBERS if others and all(map(is_number, others)) else MISSING
+    for row, value in enumerate(key.values.to_pylist() if others and not set(words).isdisjoint(distinct) else ()):
+        if value in words:
+            raise LabelsError(
+                f"{key.place(row)} has no label (it holds {value!r}): give it one or drop the row, or list the classes "
+                "in classes.txt if that is one."
+            )
 
 
 def _refuse_target(key: Key, distinct: Sequence[str]) -> None:

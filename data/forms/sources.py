@@ -46,7 +46,8 @@ def locate(dataset: str) -> str | Folder:
         DataError: an unknown name, a path that does not exist, or a folder without data.
     """
     if is_path(dataset):
-        return read_folder(Path(dataset).expanduser().resolve())
+        # what lies beside a link to a file is beside the link
+        return read_folder(Path(os.path.abspath(os.path.expanduser(dataset))))
     if dataset in BUILT_IN:
         return dataset
     if dataset in HUB:

@@ -33,6 +33,7 @@ def types_of(path: Path) -> dict[str, pyarrow.DataType]:
     if path.suffix == ".csv":
         return {name: pyarrow.string() for name in _csv_header(path)}
     schema = parquet_schema(path)
+    _refuse_twice(path, schema.names)
     return {name: schema.field(name).type for name in schema.names}
 
 
@@ -103,10 +104,14 @@ def _csv_header(path: Path) -> list[str]:
             names: list[str] = reader.schema.names
     except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
         raise _describe_csv_error(path, error) from error
+    _refuse_twice(path, names)
+    return names
+
+
+def _refuse_twice(path: Path, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
-    return names
 
 
 def _refuse_dialect(path: Path) -> None:

@@ -71,6 +71,8 @@ class Column:
         import pyarrow
         import pyarrow.compute as pc
 
+        if pyarrow.types.is_boolean(cells.type):
+            cells = self._spell_truths(cells)
         words, missing = _as_words(cells, MISSING)
         codes = pc.index_in(words, value_set=pyarrow.array(self.values, pyarrow.string())).fill_null(-1).to_numpy()
         features = np.zeros((len(codes), self.features), np.float32)
@@ -79,6 +81,14 @@ class Column:
         if self.missing:
             features[missing, -1] = 1
         return features, np.where(missing, not self.missing, codes < 0)
+
+    def _spell_truths(self, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+        """True and false as the column's values have them: a CSV file of pandas has True, which is then a word."""
+        import pyarrow
+
+        spelled = {value.lower(): value for value in self.values}
+        words = {truth: spelled.get(str(truth).lower(), str(truth)) for truth in (True, False)}
+        return pyarrow.chunked_array([[words.get(cell) for cell in cells.to_pylist()]], pyarrow.string())
 
 
 def columns_from_json(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:

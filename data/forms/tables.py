@@ -67,6 +67,20 @@ class FileSplit:
         for path in self.paths:
             yield from read_cells(path, name)
 
+    def refuse_more_columns(self) -> None:
+        """Refuse a column that a later file has and the first one lacks: it would be no feature.
+
+        Raises:
+            DataError: it names the first.
+        """
+        for path in self.paths[1:]:
+            for name in types_of(path):
+                if name not in self.types:
+                    raise DataError(
+                        f"{self.name!r} has the column {name!r} in {path.name}, but not in {self.paths[0].name}: give "
+                        f"all tables the same columns, or name those to use in {SCHEMA}."
+                    )
+
     def _refuse_lacking(self, names: Sequence[str]) -> None:
         for path in self.paths:
             types = types_of(path)
@@ -187,7 +201,8 @@ class TableReader:
             DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
                 column's, unusable labels or groups.
         """
-        types = self.splits["train"].types
+        train = self.splits["train"]
+        types = train.types
         refuse_absent(self.name, types, self.columns)
         label = self.columns.label or find_label(self.name, types, self.columns.extra)
         keys = [label, *self.columns.extra]
@@ -202,7 +217,10 @@ class TableReader:
                     )
 
         tables = {split: part.read([*feature_names, *keys]) for split, part in self.splits.items()}
-        schema = schema or TableSchema.fit(self.name, tables, feature_names)
+        if schema is None:
+            if isinstance(train, FileSplit):
+                train.refuse_more_columns()
+            schema = TableSchema.fit(self.name, tables, feature_names)
         inputs = []
         for split, table in tables.items():
             features = schema.encode(self.name, split, table, self.alone)
@@ -236,7 +254,7 @@ class TableReader:
         noted = self.features.get(label, {}).get("names")
         class_names = self.class_names or (tuple(map(str, noted)) if isinstance(noted, list) else ())
         # labels first: they are read in no time, and images are not
-        samples = self._samples(np.empty(0), tables, label, class_names)
+        samples = self._samples(np.empty(0), tables, label, class_names, are_positions=isinstance(noted, list))
         if kind == TEXT:
             write_texts(self._texts(inputs, selected), folder)
             return replace(samples, inputs=Texts.open(folder))
@@ -296,13 +314,15 @@ class TableReader:
         label: str,
         class_names: tuple[str, ...],
         columns: tuple[Column, ...] = (),
+        are_positions: bool = False,
     ) -> Samples:
         """Samples of these inputs with the labels, groups and sites that the tables hold."""
-
+        # `_select_usable` has put class numbers in the place of labels
+        are_positions = are_positions or self.alone
         cells = {}
         for name in (label, *self.columns.extra):
             cells[name] = {split: table.column(name) for split, table in tables.items()}
-        keys = read_keys(self.name, cells, label, self.columns, class_names)
+        keys = read_keys(self.name, cells, label, self.columns, class_names, are_positions)
         return Samples(self.name, inputs, train_rows=tables["train"].num_rows, columns=columns, **keys)
 
     def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:

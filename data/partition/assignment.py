@@ -177,6 +177,9 @@ def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
         # there no row decides whether its client takes part
         _refuse_official(spec, data)
     train, official, shared = _select(spec, data)
+    if own and spec.secret and data.groups is not None:
+        # for others that is refused
+        official = official[~np.isin(data.groups[official], data.groups[: data.train_rows])]
     pool = Pool.of(data, train)
     parts = [np.arange(len(pool.units))] if own else deal(spec, pool)
     assigned = [_split(spec, pool, part, client, own) for client, part in enumerate(parts)]

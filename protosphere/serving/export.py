@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from protosphere.core.errors import SettingError
 from protosphere.core.files import replacing
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.labels import MISSING
+from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS
 from protosphere.data.forms.table_schema import NUMBER, Column
 from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions
@@ -201,7 +201,9 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
     elif transform.columns:
         # NaN stands for a number that is missing
         inputs = {"shape": list(transform.shape), "values": "the columns' features, in the order of `features`"}
-        inputs |= {"features": _features(transform.columns), "missing_words": list(MISSING)}
+        values = {value for column in transform.columns for value in column.values}
+        words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
+        inputs |= {"features": _features(transform.columns), "missing_words": words}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,

@@ -16,13 +16,13 @@ from protosphere.core.files import refuse_irregular
 from protosphere.core.paths import is_several
 from protosphere.core.settings import shown
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.arrays import SUFFIX, finite_rows, read_inputs
+from protosphere.data.forms.arrays import SUFFIX, finite_rows, lists_classes, read_inputs
 from protosphere.data.forms.columns import LABEL_COLUMNS
 from protosphere.data.forms.folders import TABLE_SUFFIXES
 from protosphere.data.forms.images import resized
 from protosphere.data.forms.table_files import read_columns, types_of
 from protosphere.data.forms.table_schema import CATEGORY, NOTHING, Column, describe_cell
-from protosphere.serving.labelled_data import labels_of
+from protosphere.serving.labelled_data import has_noted_classes, labels_of
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
-    labels = labels_of(trained, path, table.column(label).to_pylist()) if label else None
+    labels = None
+    if label:
+        labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
     return GivenRows(torch.from_numpy(inputs), labels, problems, unknown)
 
 
@@ -188,7 +190,9 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
     rows = torch.from_numpy(_in_shape(trained, transform, path, inputs))
     if pixels and transform.scale != PIXEL:
         rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
-    label_numbers = None if labels is None else labels_of(trained, path, labels.tolist())
+    label_numbers = None
+    if labels is not None:
+        label_numbers = labels_of(trained, path, labels.tolist(), lists_classes(path))
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
     return GivenRows(rows, label_numbers, dict.fromkeys(wrong, "a value that is not finite in x"))
 

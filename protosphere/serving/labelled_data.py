@@ -11,8 +11,10 @@ from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, is_visible
-from protosphere.data.forms.table_files import read_columns, types_of
+from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, class_of, is_visible
+from protosphere.data.forms.labels import are_called_by_numbers, word_of
+from protosphere.data.forms.table_files import parquet_schema, read_columns, types_of
+from protosphere.data.forms.tables import features_of_schema
 from protosphere.serving.predict import Answer, Input, Trained, predict
 
 TEXT_SUFFIXES = (".txt",)
@@ -59,11 +61,15 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
     for place in sorted(folder.iterdir()):
         if not place.is_dir() or not is_visible(place.relative_to(folder)):
             continue
-        files = sorted(file for file in place.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
-        if files and place.name not in trained.class_names:
+        files = []
+        for file in sorted(place.rglob("*")):
+            are_visible = all(map(is_visible, map(Path, file.relative_to(place).parts)))
+            if are_visible and file.suffix.lower() in suffixes and file.is_file():
+                files.append(file)
+        if files and class_of(place) not in trained.class_names:
             raise _unknown(trained, str(place), place.name)
         for file in files:
-            label = trained.class_names.index(place.name)
+            label = trained.class_names.index(class_of(place))
             inputs.append(Labelled(str(file.relative_to(folder)), file, label))
     return inputs
 
@@ -83,7 +89,7 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     cells = table.column(value).to_pylist()
-    labels = labels_of(trained, path, table.column(label).to_pylist())
+    labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
     return [
         Labelled(f"row {row}", _source(trained, path, value, cell), number)
         for row, (cell, number) in enumerate(zip(cells, labels, strict=True))
@@ -102,7 +108,7 @@ def _column(path: Path, columns: Sequence[str], candidates: Sequence[str], what:
 
 def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
     if trained.tokens:
-        return str(cell)
+        return "" if cell is None else str(cell)
     content = cell.get("bytes") if isinstance(cell, dict) else cell
     if isinstance(content, bytes):
         return BytesIO(content)
@@ -111,25 +117,36 @@ def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
     raise SettingError(f"{path} has in column {shown(column)} no images, but {type(cell).__name__}.")
 
 
-def labels_of(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
-    """Class numbers, as training takes them: whole numbers are numbers, words names; of a CSV file, which has words
-    alone, whole numbers are numbers unless a class is called by one.
+def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions: bool = False) -> list[int]:
+    """Class numbers, as `read_labels` of the training data has them.
+
+    Args:
+        are_positions: whether stored numbers are class numbers whatever the classes are called.
 
     Raises:
         SettingError: a row has no class, or one that the client does not know.
     """
     names = trained.class_names
     number = {name: label for label, name in enumerate(names)}
-    has_words_alone = path.suffix == ".csv" and not any(name.isdecimal() for name in names)
+    has_numbered_names = are_called_by_numbers(names)
     labels = []
     for row, value in enumerate(values):
-        label = int(value) if isinstance(value, int) else number.get(str(value).strip(), -1)
-        if label < 0 and has_words_alone and isinstance(value, str) and value.strip().isdecimal():
-            label = int(value)
+        word = "" if value is None else word_of(value)
+        is_position = are_positions and not isinstance(value, str | bytes)
+        label = -1 if is_position else number.get(word, -1)
+        if label < 0 and (is_position or not has_numbered_names) and word.isdecimal():
+            label = int(word)
         if not 0 <= label < len(names):
             raise _unknown(trained, f"row {row} of {path}", value)
         labels.append(label)
     return labels
+
+
+def has_noted_classes(path: Path, label: str) -> bool:
+    """Whether `datasets` has noted the classes of a table's column, whose numbers are then positions in that list."""
+    if TABLE_SUFFIXES.get(path.suffix) != "parquet":
+        return False
+    return isinstance(features_of_schema(parquet_schema(path)).get(label, {}).get("names"), list)
 
 
 def _unknown(trained: Trained, where: str, value: Any) -> SettingError:

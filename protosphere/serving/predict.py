@@ -340,7 +340,7 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{source} is no readable text ({error}): write it in UTF-8.") from None
     if not text.strip():
-        raise DataError(f"{source if isinstance(source, Path) else '--text'} has no text: give it one.")
+        raise DataError(f"{source if isinstance(source, Path) else 'this'} has no text: give it one.")
     return tokens([text])[0]
 
 

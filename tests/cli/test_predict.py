@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
+from protosphere.core.errors import DataError
 from protosphere.launch.grid import run_in_process
 from protosphere.serving.predict import open_trained
 from protosphere.serving.predict import predict as answers_of
@@ -248,6 +249,13 @@ def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(traine
     age, visits = FRAME["age"][0], FRAME["visits"][0]
     row = np.array([[age, np.isnan(age), visits, 0, 0, 0, 0]])
     assert client.predict(row).scores[0] == pytest.approx(answers.scores[0], abs=1e-6)
+    # columns that it does not read may hold anything
+    more = strange.assign(notes=["a", 1, None, 2.5, "b", "c"])
+    assert client.predict(more).labels.tolist() == answers.labels.tolist()
+    with pytest.raises(DataError, match="'age' twice"):
+        client.predict(pd.concat([strange, strange["age"]], axis=1))
+    with pytest.raises(DataError, match="beyond 64 bits"):
+        client.predict(strange.assign(visits=[10**30] * 6))
 
 
 # --- what is of no use ------------------------------------------------------------------------------------

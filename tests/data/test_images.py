@@ -54,6 +54,9 @@ def test_a_folder_of_classes(image_folder, tmp_path):
     (image_folder / "train" / "bee" / "notes.txt").write_text("no image")
     (image_folder / "train" / ".hidden").mkdir()
     (image_folder / "train" / "empty").mkdir()
+    # a class may be a link to another disk
+    (image_folder / "train" / "cat").rename(tmp_path / "cats")
+    (image_folder / "train" / "cat").symlink_to(tmp_path / "cats")
     data = decoded(str(image_folder), tmp_path / "cache")
     assert (data.inputs.shape, data.train_rows) == ((33, 1, 6, 6), 24)
     assert data.class_names == ("ant", "bee", "cat", "empty")

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.independent_rows import usable
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from tests.data.conftest import deep_colours
 
@@ -100,7 +101,10 @@ def test_a_file_of_a_folder_of_images_moves_no_other(tmp_path, odd):
     assert len(found) == 6 + FILES[odd][1]
 
 
-@pytest.mark.parametrize(("word", "label"), [("x", None), ("", None), ("2", None), ("-1", None), (" yes", 1), ("1", 1)])
+@pytest.mark.parametrize(
+    ("word", "label"),
+    [("x", None), ("", None), ("2", None), ("-1", None), (" yes", 1), ("1", 1), ("1.0", 1), ("0.0", 0), ("0.5", None)],
+)
 def test_a_label_of_a_text_moves_no_other(tmp_path, word, label):
     def rows(name, more=""):
         (tmp_path / name).mkdir()
@@ -109,6 +113,18 @@ def test_a_label_of_a_text_moves_no_other(tmp_path, word, label):
         return read(tmp_path / name)
 
     assert rows("odd", f"odd,{word}\n") == rows("good") + ([] if label is None else [("odd", label)])
+
+
+@pytest.mark.parametrize("kind", [str, int, float])
+def test_grades_are_names_in_any_type(kind):
+    numbers = usable(pa.array(map(kind, (1, 2, 3, 0))), None, [1] * 4, bool, ("1", "2", "3"))
+    assert [part.tolist() for part in numbers] == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("odd", [None, 1.5, float("inf"), float("nan")])
+def test_a_group_that_is_none_moves_no_other(odd):
+    groups = pa.array([1.0, odd, 2.0], from_pandas=False)
+    assert usable(pa.array([0, 0, 0]), groups, [1] * 3, bool, ("a",))[0].tolist() == [0, 2]
 
 
 SCHEMA = '{"columns": [{"name": "age", "kind": "number"}, {"name": "job", "kind": "category", "values": ["cook"]}]}'

@@ -324,6 +324,14 @@ def test_official_refuses_a_group_of_both_tables(tmp_path):
     assert assignment(replace(spec, split="pooled"), data, tmp_path).train
 
 
+def test_a_site_that_may_not_refuse_leaves_out_official_test_rows_of_trained_groups(tmp_path):
+    """Under `privacy` no row decides on more than itself."""
+    data = made(np.array([0, 1, 0, 1, 0]), groups=np.array([5, 6, 7, 8, 6]), train_rows=3)
+    spec = DataSpec("made", 1, split="official", secret="07" * 32)
+    found = assignment(spec, data, tmp_path, own=True)
+    assert found.test[0].tolist() == [3]
+
+
 def test_groups_count_where_too_few_are_asked_for(tmp_path):
     data = made(np.zeros(100, dtype=np.int64), groups=np.arange(100) // 20)
     with pytest.raises(DataError, match=r"has 5: .*share a group count as one"):

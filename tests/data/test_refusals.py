@@ -53,6 +53,10 @@ def lay(root, files):
     return root
 
 
+def parquet(rows):
+    return {"train.parquet": rows if isinstance(rows, pa.Table) else pa.table(rows)}
+
+
 CSV = [
     ("text,label\na,x\n  ,y\n", DataError, "row 1 .*no text"),
     ("text,label\na,x\nsecret,\n", DataError, "row 1 .*no label"),
@@ -71,6 +75,7 @@ CSV = [
     ("size,label,\n1.5,0,\n", DataError, "comma at the end"),
     (",size,label\n0,1,x\n1,2,y\n", DataError, "index=False"),
     (labels("0", "1", "1", "NaN"), LabelsError, "row 3 .*'NaN'"),
+    (labels("ill", "well", "NA"), LabelsError, "row 2 .*'NA'.*classes.txt"),
     (frame(label=np.arange(N) * 1.5 + 0.25), LabelsError, r"pandas\.cut"),
     (stray("<0.1"), DataError, "'<0.1' in row 2 .*'size'"),
     (stray("5,2"), DataError, "'5,2' in row 2 .*decimals with a point"),
@@ -90,6 +95,7 @@ COLUMNS = [
     ({"size": np.arange(N), "label": np.arange(N) * 1.5}, {}, "few bins"),
     ({"a": pd.to_datetime(["2020-01-01"] * 2), "label": [0, 1]}, {}, "timestamp"),
     ({"a": [[1], [2, 3]], "label": [0, 1]}, {}, "no image column"),
+    (pa.table([[1], [2], [0]], ["a", "a", "label"]), {}, "column 'a' twice"),
 ]
 PICTURE = {"bytes": GOOD, "path": "0.png"}
 IMAGES = [
@@ -122,6 +128,9 @@ FOLDERS = [
     ({"test.csv": "a"}, DataError, "no training table"),
     ({"train.csv": "x,label\n1,a\n", "test.jsonl": "{}\n"}, DataError, "JSON lines are no longer read"),
     ({"train.csv": "a", "test.parquet": pa.table({"a": [1]})}, DataError, "several formats"),
+    ({"train.csv": "x,label\n1,a\n", "TEST.CSV": "x,label\n1,a\n"}, DataError, r"TEST\.CSV.*\*\.csv"),
+    ({"Training/ant/a.png": GOOD, "Testing/ant/a.png": GOOD}, DataError, "Testing, Training.*train and test"),
+    ({"train/ant/a.png": GOOD, "testing/ant/a.png": GOOD}, DataError, "testing, train.*train and test"),
     ({"train.csv": "a", "ant/a.png": GOOD}, DataError, "a table, train.csv, and images"),
     ({"train.csv": "text,label\na,0\n", "test.csv": "txt,label\na,0\n"}, DataError, "no column 'text' in test.csv"),
     (
@@ -173,7 +182,7 @@ SETTINGS = [
 ]
 TABLE = [
     *(({"train.csv": content}, {}, error, word) for content, error, word in CSV),
-    *(({"train.parquet": pa.table(rows)}, {"columns": Columns(**names)}, None, word) for rows, names, word in COLUMNS),
+    *((parquet(rows), {"columns": Columns(**names)}, None, word) for rows, names, word in COLUMNS),
     *(({"train.parquet": content}, {}, error, word) for content, error, word in IMAGES),
     *(({"columns.json": schema, "train.csv": rows}, {}, DataError, word) for schema, rows, word in SCHEMAS),
     *((files, {}, error, word) for files, error, word in FOLDERS),
@@ -237,6 +246,7 @@ DOMAINS = [
     ({"n.csv": labels("0", "1"), "s.csv": labels("ill", "well")}, "n.csv,s.csv", "no label in common .'0', '1'; 'ill'"),
     ({"n.csv": labels("ill", "well"), "s.csv": labels("Ill", "well")}, "n.csv,s.csv", "spellings .'ill'; 'Ill'"),
     ({"a.csv": "x,y,label\n1,2,0\n", "b.csv": "x,z,label\n1,2,0\n"}, "a.csv,b.csv", "no column 'y' in b.csv"),
+    ({"a.csv": "x,label\n1,0\n", "b.csv": "x,y,label\n1,2,0\n"}, "a.csv,b.csv", "'y' in b.csv, but not in a.csv"),
     (
         {"a/t.csv": "x,label\n1,0\n", "a/classes.txt": "0\n1\n", "b.csv": "x,label\n1,0\n"},
         "b.csv,a/t.csv",

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import runpy
+import unicodedata
 from pathlib import Path
 
 import datasets
@@ -157,6 +158,16 @@ def test_sites_agree_on_features_by_a_file(tmp_path):
     assert np.array_equal(np.array(found.inputs), features(FRAME)[frame.index], equal_nan=True)
 
 
+def test_truths_of_a_category_are_its_words_however_they_are_stored(tmp_path):
+    """pandas writes True to CSV, which is a word; in parquet it is a bool, of which Arrow makes true."""
+    put(tmp_path / "a.csv", {"smokes": alternating("True", "False"), "label": alternating("x", "y")})
+    assert decoded(str(tmp_path / "a.csv"), tmp_path / "cache").columns[0].values == ("False", "True")
+    column = Column("smokes", "category", ("False", "True"), missing=True)
+    cells = pa.chunked_array([[True, None, False]])
+    features, wrong = column.encode(cells)
+    assert (features.tolist(), wrong.any()) == ([[0, 1, 0], [0, 0, 1], [1, 0, 0]], False)
+
+
 def test_truths_may_be_words_where_the_column_is_known_to_be_numbers(tmp_path):
     (tmp_path / "t.csv").write_text("a,label\nTrue,x\nfalse,y\n1,x\n,y\n")
     TableSchema((Column("a", "number", missing=True),)).save(tmp_path / "columns.json")
@@ -177,16 +188,19 @@ def test_truths_may_be_words_where_the_column_is_known_to_be_numbers(tmp_path):
         (("10", "2", "0"), tuple(map(str, range(11)))),
         # not all are canonical whole numbers, so all are names
         (("0", "01", "2"), ("0", "01", "2")),
+        # an accent, and a letter that is one
+        (("cafe\u0301", "caf\u00e9", "bar"), ("bar", "caf\u00e9")),
     ],
 )
 def test_a_class_is_the_same_however_it_is_written(read, suffix, labels, names):
     data = read({"label": alternating(*labels)}, suffix)
     assert data.class_names == names
     assert [names[number] for number in data.labels] == [
-        str(label).strip().removesuffix(".0") for label in alternating(*labels)
+        unicodedata.normalize("NFC", str(label)).strip().removesuffix(".0") for label in alternating(*labels)
     ]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize(
     ("labels", "listed", "numbers"),
     [
@@ -194,11 +208,17 @@ def test_a_class_is_the_same_however_it_is_written(read, suffix, labels, names):
         (("0", "2", "0"), "x y z", [0, 2, 0]),
         # written-out numbers that classes.txt names are names, whatever their order there
         (("1", "2", "1"), "3 2 1", [2, 1, 2]),
+        # grades: stored numbers are names as well
+        ((1, 2, 1), "1 2 3", [0, 1, 0]),
+        ((1.0, 2.0, 1.0), "1 2 3", [0, 1, 0]),
+        ((1, 2, 1), "0 1 2", [1, 2, 1]),
+        ((1, 2, 1), "x y z", [1, 2, 1]),
+        (("e\u0301", "b", "b"), "b \u00e9", [1, 0, 0]),
     ],
 )
-def test_classes_txt_gives_labels_their_order(tmp_path, labels, listed, numbers):
-    put(tmp_path / "train.csv", {"text": ["t"] * 3, "label": labels})
-    (tmp_path / "classes.txt").write_text("\r\n".join(listed.split()))
+def test_classes_txt_gives_labels_their_order(tmp_path, labels, listed, numbers, suffix):
+    put(tmp_path / f"train.{suffix}", {"text": ["t"] * 3, "label": labels})
+    (tmp_path / "classes.txt").write_text("\r\n".join(listed.split()), "utf-8")
     data = decoded(str(tmp_path), tmp_path / "cache")
     assert (data.class_names, data.labels.tolist()) == (tuple(listed.split()), numbers)
 
@@ -275,6 +295,16 @@ NOTES = pd.DataFrame({"id": IDS, "text": ODD, "label": list("abcabcabcabc")})
 
 def texts_of(data):
     return data.inputs[np.arange(len(data.labels))]
+
+
+def test_what_lies_beside_a_link_counts_and_not_what_lies_beside_its_target(tmp_path):
+    (tmp_path / "store").mkdir()
+    put(tmp_path / "store" / "4f2a.csv", {"size": [1, 2], "label": ["no", "yes"]})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "ward.csv").symlink_to(tmp_path / "store" / "4f2a.csv")
+    (tmp_path / "mine" / "classes.txt").write_text("yes\nno\n")
+    data = decoded(str(tmp_path / "mine" / "ward.csv"), tmp_path / "cache")
+    assert (data.class_names, data.labels.tolist()) == (("yes", "no"), [1, 0])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

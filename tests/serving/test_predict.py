@@ -2,9 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -14,7 +17,7 @@ from protosphere.client_app.store import FORMAT, StoreError
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.serving.labelled_data import read_labelled
+from protosphere.serving.labelled_data import labels_of, read_labelled
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.conftest import deep_colours
@@ -260,6 +263,8 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
         (("true", "false"), ("true", "false"), [0, 1]),
         (("1.50", "NA"), ("1.50", "NA"), [0, 1]),
         (("cat", "dog"), ("1", "cat"), [1, 0]),
+        (("1", "2", "3"), ("2", "1.0"), [1, 0]),
+        (("cat", "dog"), ("1.0", " dog"), [1, 1]),
     ],
 )
 def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_path):
@@ -267,3 +272,32 @@ def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_p
     (tmp_path / "notes.csv").write_text(f"text,label\n{rows}")
     found = read_labelled(SimpleNamespace(tokens=True, class_names=names), tmp_path / "notes.csv")
     assert [(row.source, row.label) for row in found] == list(zip(("007", "1.10"), labels, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "are_positions", "labels"),
+    [
+        (("1", "2", "3"), [1, 2.0, "3", b"3"], False, [0, 1, 2, 2]),
+        (("1", "2", "3"), [0, 1, "1"], True, [0, 1, 0]),
+        (("0", "1"), [0, 1.0, "1.0", "0"], False, [0, 1, 1, 0]),
+        (("cat", "dog"), [1, 0.0, "dog", b"cat"], False, [1, 0, 1, 0]),
+    ],
+)
+def test_labels_are_read_as_in_training_whatever_their_type(names, values, are_positions, labels):
+    client = SimpleNamespace(class_names=names)
+    assert labels_of(client, Path("own"), values, are_positions) == labels
+    for unknown in (None, "", 3.5, len(names) + 1, "None"):
+        with pytest.raises(SettingError, match="row 0 of own is"):
+            labels_of(client, Path("own"), [unknown], are_positions)
+
+
+def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_path):
+    client = SimpleNamespace(tokens=True, class_names=("cold", "warm"))
+    pq.write_table(pa.table({"text": ["fine", None, ""], "label": [0, 1, 1]}), tmp_path / "t.parquet")
+    assert [row.source for row in read_labelled(client, tmp_path / "t.parquet")] == ["fine", "", ""]
+    for name in ("warm/a.txt", "warm/.ipynb_checkpoints/a.txt", "warm/._b.txt", "cold/b.txt"):
+        path = tmp_path / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("some words")
+    found = read_labelled(client, tmp_path / "notes")
+    assert [(row.name, row.label) for row in found] == [("cold/b.txt", 0), ("warm/a.txt", 1)]
