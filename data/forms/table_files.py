@@ -34,7 +34,16 @@ def types_of(path: Path) -> dict[str, pyarrow.DataType]:
         return {name: pyarrow.string() for name in _csv_header(path)}
     schema = parquet_schema(path)
     _refuse_twice(path, schema.names)
-    return {name: schema.field(name).type for name in schema.names}
+    return {name: _plain_type(schema.field(name).type) for name in schema.names}
+
+
+def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """Of categories as pandas writes them what they are of, and of strings as polars has them plain ones."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pyarrow.string() if str(kind) == "string_view" else kind
 
 
 def parquet_schema(path: Path) -> pyarrow.Schema:
@@ -58,9 +67,7 @@ def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
 
     table = pyarrow.parquet.read_table(path, columns=list(names))
     for place, field in enumerate(table.schema):
-        # categories as pandas writes them, and strings as polars does
-        kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
-        kind = pyarrow.string() if str(kind) == "string_view" else kind
+        kind = _plain_type(field.type)
         if kind != field.type:
             table = table.set_column(place, field.name, table.column(place).cast(kind))
     return table
@@ -122,6 +129,9 @@ def _refuse_dialect(path: Path) -> None:
     """
     with path.open("rb") as file:
         header = file.readline(_LONGEST_HEADER)
+    if not header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        # of a file whose lines end so all would be the header
+        header = header.lstrip(b"\r").partition(b"\r")[0]
     if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{str(path)!r} is UTF-16: save the file in UTF-8.")
     for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):

@@ -76,8 +76,13 @@ def predict(
                 write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
         elif single and holds_labels(single):
             judged = list(judge(trained, chosen, read_labelled(trained, single, label_column)))
-            measure(trained, chosen, judged, as_json, csv)
-            return
+            known = [(label, answer) for label, answer in judged if label is not None]
+            if known:
+                measure(trained, chosen, known, as_json, csv)
+                return
+            answers = [answer for _, answer in judged]
+            if csv:
+                write_answers(csv, judged, trained.class_names)
         elif csv or label_column:
             raise SettingError(
                 "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."

@@ -23,11 +23,11 @@ FILE_COLUMNS = ("file", "file_name", "filename", "path")
 
 @dataclass(frozen=True)
 class Labelled:
-    """An input, by what name it goes, and its class."""
+    """An input, by what name it goes, and its class; None where nobody says it."""
 
     name: str
     source: Input
-    label: int
+    label: int | None
 
 
 def holds_labels(path: Path) -> bool:
@@ -38,7 +38,8 @@ def holds_labels(path: Path) -> bool:
 def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[Labelled]:
     """The inputs in a folder's subfolders, each named by its class, or in the rows of a table.
 
-    Of a table a row has its class (by name, or by number) and an image, an image's file beside the table, or a text.
+    Of a table a row has an image, an image's file beside the table, or a text; and its class (by name, or by number) if
+    the table has a column of classes.
 
     Args:
         label_column: of a table; "" for the usual names.
@@ -79,17 +80,21 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     try:
         columns = list(types_of(path))
         named = (label_column,) if label_column else LABEL_COLUMNS
-        label = _column(path, columns, named, "the classes are", "name it with --label-column")
+        label = ""
+        if label_column or any(name.lower() in named for name in columns):
+            label = _column(path, columns, named, "the classes are", "name it with --label-column")
         usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
         value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
-        table = read_columns(path, [value, label])
+        table = read_columns(path, [value, label] if label else [value])
     except (DataError, SettingError):
         raise
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     cells = table.column(value).to_pylist()
-    labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
+    labels: Sequence[int | None] = [None] * len(cells)
+    if label:
+        labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
     return [
         Labelled(f"row {row}", _source(trained, path, value, cell), number)
         for row, (cell, number) in enumerate(zip(cells, labels, strict=True))
@@ -109,9 +114,9 @@ def _column(path: Path, columns: Sequence[str], candidates: Sequence[str], what:
 def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
     if trained.tokens:
         return "" if cell is None else str(cell)
-    content = cell.get("bytes") if isinstance(cell, dict) else cell
-    if isinstance(content, bytes):
-        return BytesIO(content)
+    content = (cell.get("bytes") or cell.get("path")) if isinstance(cell, dict) else cell
+    if content is None or isinstance(content, bytes):
+        return BytesIO(content or b"")
     if isinstance(content, str):
         return path.parent / content
     raise SettingError(f"{path} has in column {shown(column)} no images, but {type(cell).__name__}.")
@@ -157,7 +162,7 @@ def _unknown(trained: Trained, where: str, value: Any) -> SettingError:
     )
 
 
-def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[int, Answer]]:
+def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[int | None, Answer]]:
     """The class of each input with the client's answer; one that cannot be read is told in its answer.
 
     Raises:

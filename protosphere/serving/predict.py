@@ -308,6 +308,7 @@ def _image(transform: Transform, source: Input) -> Tensor:
     """
     assert isinstance(transform, InputTransform)
     channels, height, width = transform.shape
+    name = "this" if isinstance(source, BytesIO) else str(source)
     if isinstance(source, Path):
         refuse_irregular(source, LARGEST_ROW)
     try:
@@ -316,11 +317,9 @@ def _image(transform: Transform, source: Input) -> Tensor:
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except Exception as error:
         # what is broken in an image shows in exceptions of every kind
-        raise DataError(f"{source} is no readable image ({type(error).__name__}: {error}).") from error
+        raise DataError(f"{name} is no readable image ({type(error).__name__}: {error}).") from error
     if depth:
-        raise DataError(
-            f"{source} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
-        )
+        raise DataError(f"{name} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.")
     pixels = resized(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1), height, width)
     return torch.from_numpy(np.rint(pixels * (transform.scale / PIXEL)).astype(np.uint8))
 

@@ -198,6 +198,20 @@ def test_measures_are_those_of_the_single_answers(predict, trained, scans, tmp_p
     assert re.search(r"^ +precision +recall +f1-score +support$", shown, re.MULTILINE)
 
 
+def test_a_table_of_images_without_classes_has_predictions_alone(predict, trained, scans, tmp_path):
+    """Images may be in the table or beside it; one that is missing is told, and costs only itself."""
+    content = [{"bytes": scans.files[0].read_bytes(), "path": None}, None]
+    content += [{"bytes": None, "path": str(scans.files[1])}]
+    place = write(pd.DataFrame({"image": content}), tmp_path / "own.parquet")
+    found = predict(trained.digits, place, "--json", "--csv", tmp_path / "left.csv")
+    assert (found.exit_code, "row 1: this is no readable image" in found.stderr) == (1, True)
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    answers = list(answers_of(open_trained(trained.digits, "cpu"), lines[0]["rule"], scans.files[:2]))
+    assert [line["label"] for line in lines] == [answer.label for answer in answers]
+    assert [line["input"] for line in lines] == ["row 0", "row 2"]
+    assert pd.read_csv(tmp_path / "left.csv")["label"].isna().all()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_measures_are_those_of_the_runs_own_evaluation(form, formed, predict, tmp_path):
     run, client, own = formed(form)

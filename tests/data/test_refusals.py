@@ -73,6 +73,7 @@ CSV = [
     ("size\tlabel\n1.5\t0\n", DataError, "tabs"),
     ("size,label\n1.5,0\n".encode("utf-16"), DataError, "UTF-16"),
     ("size,label,\n1.5,0,\n", DataError, "comma at the end"),
+    ("size,label\r1.5,0\r2.5,\r", DataError, "row 1 .*no label"),
     (",size,label\n0,1,x\n1,2,y\n", DataError, "index=False"),
     (labels("0", "1", "1", "NaN"), LabelsError, "row 3 .*'NaN'"),
     (labels("ill", "well", "NA"), LabelsError, "row 2 .*'NA'.*classes.txt"),

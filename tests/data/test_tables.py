@@ -111,6 +111,9 @@ def test_strings_of_parquet_may_be_categories_or_views(tmp_path):
         data = decoded(str(tmp_path / f"{name}.parquet"), tmp_path / "cache")
         found.append((data.columns, data.inputs.tolist(), data.labels.tolist(), data.class_names))
     assert found[0] == found[1]
+    # texts, too
+    pq.write_table(pa.table({"text": words[:2].dictionary_encode(), "label": labels[:2]}), tmp_path / "notes.parquet")
+    assert list(decoded(str(tmp_path / "notes.parquet"), tmp_path / "cache").inputs[[0, 1]]) == ["u", "v"]
 
 
 @pytest.mark.parametrize("word", ["NULL", "None", "n.a.", "N.A.", "#N/A", "<NA>", "-", "na", "?"])
