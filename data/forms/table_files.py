@@ -53,17 +53,20 @@ def parquet_schema(path: Path) -> pyarrow.Schema:
     return pyarrow.parquet.read_schema(path)
 
 
-def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
+def read_columns(path: Path, names: Sequence[str], skips_ragged: bool = False) -> pyarrow.Table:
     """Some columns of a file; strings of every kind that parquet has are plain ones.
 
+    Args:
+        skips_ragged: whether a CSV row with more or fewer fields than the header is left out.
+
     Raises:
-        DataError: the file cannot be read, a CSV row has more or fewer fields than the header, or is not UTF-8.
+        DataError: the file cannot be read, has such a row, or is not UTF-8.
     """
     import pyarrow.parquet
 
     if path.suffix == ".csv":
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
-        return pyarrow.Table.from_batches(_csv_batches(path, names), schema)
+        return pyarrow.Table.from_batches(_csv_batches(path, names, skips_ragged), schema)
 
     table = pyarrow.parquet.read_table(path, columns=list(names))
     for place, field in enumerate(table.schema):
@@ -73,12 +76,13 @@ def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
     return table
 
 
-def read_cells(path: Path, name: str) -> Iterator[Any]:
-    """Arrow's cells of one column, of which a batch at a time is in memory, since images and texts are large."""
+def read_cells(path: Path, name: str, skips_ragged: bool = False) -> Iterator[Any]:
+    """Arrow's cells of one column, of which a batch at a time is in memory, since images and texts are large; arguments
+    as in `read_columns`."""
     import pyarrow.parquet
 
     if path.suffix == ".csv":
-        for batch in _csv_batches(path, [name]):
+        for batch in _csv_batches(path, [name], skips_ragged):
             yield from batch.column(0)
         return
     with pyarrow.parquet.ParquetFile(path) as file:
@@ -107,7 +111,8 @@ def _csv_header(path: Path) -> list[str]:
 
     _refuse_dialect(path)
     try:
-        with _open_csv(path) as reader:
+        # whoever reads the rows judges them
+        with _open_csv(path, skips_ragged=True) as reader:
             names: list[str] = reader.schema.names
     except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
         raise _describe_csv_error(path, error) from error
@@ -148,26 +153,27 @@ def _refuse_dialect(path: Path) -> None:
         )
 
 
-def _csv_batches(path: Path, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+def _csv_batches(path: Path, names: Sequence[str], skips_ragged: bool = False) -> Iterator[pyarrow.RecordBatch]:
     """Some columns, in the order of the names, piece by piece."""
     import pyarrow
 
     try:
-        with _open_csv(path, names) as reader:
+        with _open_csv(path, names, skips_ragged) as reader:
             yield from reader
     except pyarrow.ArrowInvalid as error:
         raise _describe_csv_error(path, error) from error
 
 
-def _open_csv(path: Path, names: Sequence[str] = ()) -> Any:
+def _open_csv(path: Path, names: Sequence[str] = (), skips_ragged: bool = False) -> Any:
     import pyarrow
     from pyarrow import csv
 
+    handler = (lambda row: "skip") if skips_ragged else None
     return csv.open_csv(
         path,
         # with threads an error does not name the row
         read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
+        parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=handler),
         convert_options=csv.ConvertOptions(
             strings_can_be_null=False, include_columns=names, column_types=dict.fromkeys(names, pyarrow.string())
         ),

@@ -38,10 +38,11 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class FileSplit:
-    """The training or the test table of a data set, in files of one format."""
+    """The training or the test table of a data set, in files of one format; `alone` as in TableReader."""
 
     name: str
     paths: tuple[Path, ...]
+    alone: bool = False
 
     @property
     def types(self) -> Mapping[str, pyarrow.DataType]:
@@ -55,7 +56,7 @@ class FileSplit:
             DataError: a file lacks one.
         """
         self._refuse_lacking(names)
-        return join_tables(self.name, [read_columns(path, names) for path in self.paths])
+        return join_tables(self.name, [read_columns(path, names, self.alone) for path in self.paths])
 
     def cells(self, name: str) -> Iterator[Any]:
         """Arrow's cells of one column, file after file.
@@ -65,7 +66,7 @@ class FileSplit:
         """
         self._refuse_lacking([name])
         for path in self.paths:
-            yield from read_cells(path, name)
+            yield from read_cells(path, name, self.alone)
 
     def refuse_more_columns(self) -> None:
         """Refuse a column that a later file has and the first one lacks: it would be no feature.
@@ -160,7 +161,7 @@ def read_table_folder(
     """
     reader = TableReader(
         folder.name,
-        {split: FileSplit(folder.name, paths) for split, paths in folder.splits.items()},
+        {split: FileSplit(folder.name, paths, alone) for split, paths in folder.splits.items()},
         columns,
         folder.class_names,
         texts_only=folder.format == "csv",

@@ -115,6 +115,13 @@ def test_a_label_of_a_text_moves_no_other(tmp_path, word, label):
     assert rows("odd", f"odd,{word}\n") == rows("good") + ([] if label is None else [("odd", label)])
 
 
+def test_a_line_of_another_number_of_fields_moves_no_other(tmp_path):
+    for name, more in (("good", ""), ("odd", "cut\nodd,1,2,3\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.csv").write_text(f"text,label\na,0\n{more}b,1\n")
+    assert read(tmp_path / "odd") == read(tmp_path / "good") == [("a", 0), ("b", 1)]
+
+
 @pytest.mark.parametrize("kind", [str, int, float])
 def test_grades_are_names_in_any_type(kind):
     numbers = usable(pa.array(map(kind, (1, 2, 3, 0))), None, [1] * 4, bool, ("1", "2", "3"))
