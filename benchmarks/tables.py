@@ -38,7 +38,8 @@ BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "ro
 BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
 CONTROL = "local"
-PRETRAINED = " (pretrained)"  # in a label of strong.toml
+JOINED = "joined"  # the row of joined.toml
+PRETRAINED = " (pretrained)"  # in a label of strong.toml and joined.toml
 Key = TypeVar("Key", bound=Hashable)
 # what a method predicts by that has no private model of its own, or more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
@@ -279,8 +280,12 @@ def convergence() -> Iterator[str]:
 
 
 def spaces() -> Iterator[str]:
-    """The family of the default in each public encoder's space, and what its exchange adds there."""
+    """The family of the default in each public encoder's space, and what its exchange adds there; then what the targets
+    of `joined` add to the default's rule."""
     stored = Stored("strong")
+    # of the same seeds
+    joined = Stored(JOINED).frame.merge(stored.frame[["data", "seed"]].drop_duplicates())
+    stored.frame = pd.concat([stored.frame, joined], ignore_index=True)
     data_sets = stored.names("data")
     heads = [name for data in data_sets for name in (stored.heading(data), "gain")]
     yield table_head("encoder", "method", "predicts by", *heads, left=3)
@@ -298,16 +303,34 @@ def spaces() -> Iterator[str]:
         words = _intervals(contrasts)
         for key, row in cells.items():
             row.append(words.get(key, ""))
-    for (method, metric), row in cells.items():
+    # `joined` is measured by a file of its own, and stands with the others of its space
+    for (method, metric), row in sorted(cells.items(), key=lambda cell: PRETRAINED in cell[0][0]):
         name, pretrained, _ = method.partition(PRETRAINED)
         encoder = "efficientnet-lite0" if pretrained else "handcrafted"
         yield table_row([f"`{encoder}`", f"`{name}`", f"`{_rule(metric)}`", *row])
+    yield ""
+    yield from _describe_joining(stored)
 
 
 def _metrics_in_space(name: str) -> list[str]:
     if name == CONTROL:
         return [CLASSIFIER, *LOCAL_RULES.values()]
+    if name == JOINED:
+        # its `encoder` is that of `protosphere`
+        return [CLASSIFIER, OWN_RULES["protosphere"]]
     return [*LOCAL_RULES] if name == "protosphere" else ["encoder selected"]
+
+
+def _describe_joining(stored: Stored) -> Iterator[str]:
+    """What `joined` has more than `protosphere` by the rule `pool`, in a line for each space."""
+    rule = OWN_RULES["protosphere"]
+    for encoder, suffix in (("handcrafted", ""), ("efficientnet-lite0", PRETRAINED)):
+        contrasts: dict[str, Difference | None] = {}
+        for data in stored.names("data"):
+            own, base = (stored.values(data, name + suffix, rule) for name in (JOINED, "protosphere"))
+            contrasts[data] = difference(own.to_dict(), base.to_dict())
+        words = ", ".join(f"{interval} on {data}" for data, interval in _intervals(contrasts).items())
+        yield f"- `{encoder}`: by `pool`, `{JOINED}` minus `protosphere` is {words}."
 
 
 def sources() -> Iterator[str]:
