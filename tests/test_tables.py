@@ -51,6 +51,16 @@ def test_what_the_readme_says_of_its_table_is_so():
     assert all(rule.startswith("`encoder`") for _, rule in significant)
 
 
+def test_what_the_results_say_of_shared_targets_and_of_pacs_is_so():
+    lines = list(tables.spaces())
+    joined = [line for line in lines if line.startswith("- `")]
+    cells = [row.split(" | ") for row in lines if row.startswith("| `handcrafted` | `protosphere` | `pool`")]
+    intervals = [ends for line in (*joined, cells[0][-1]) for ends in re.findall(r"\[([-+.\d]+), ([-+.\d]+)\]", line)]
+    assert len(intervals) == 5
+    assert all(float(low) < 0 < float(high) for low, high in intervals)
+    assert ("PACS has three seeds so far" in page("docs/results.md")) == ("PACS (3 seeds)" in lines[0])
+
+
 def test_the_angles_of_the_picture_are_those_that_its_program_kept():
     frame = pd.read_csv(PROGRAM_RESULTS / "spiral.csv").set_index("method")
     fedproto, protonorm = (round(frame.loc[method, "angle"]) for method in ("fedproto", "protonorm"))
