@@ -19,7 +19,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, differences, for_file, means_of
 from protosphere.comparison.report import REPORT, Written, write_all
 from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
-from protosphere.comparison.trials import Trial, expand, with_common_rules
+from protosphere.comparison.trials import Trial, expand, refuse_unmeasured, with_common_rules
 from protosphere.comparison.variants import Choice, choose_variants, settings_varied, with_variants
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
@@ -173,6 +173,7 @@ def resolve(
     spec = name_rows(narrow(whole, **(narrowing or {})), overrides, vary)
     spec = with_variants(spec, vary, overrides, whole.methods)
     trials = expand(spec, overrides, places or {}, whole.datasets)
+    refuse_unmeasured(spec, trials)
     return with_common_rules(spec, trials), trials
 
 

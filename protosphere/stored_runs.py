@@ -69,7 +69,8 @@ def list_stored(results: str = "") -> list[StoredEntry]:
     root = results_root(results)
     entries = [_comparison(file.parent) for file in root.glob(f"*/{COMPARISON}")]
     for file in root.glob("*/settings.json"):
-        if not (file.parent / COMPARISON).exists():
+        # editors keep such a file in a hidden folder
+        if not (file.parent / COMPARISON).exists() and not file.parent.name.startswith("."):
             entries.append(_run(file.parent))
     return sorted(entries, key=lambda entry: (entry.changed, entry.name))
 
@@ -82,11 +83,11 @@ def find(name: str, results: str = "") -> Path:
     """
     root = results_root(results)
     entries = list_stored(results)
-    if name == "latest" and entries:
-        return entries[-1].path
+    whole = [entry for entry in entries if entry.state != UNREADABLE]
+    if name == "latest" and whole:
+        return whole[-1].path
     paths = {entry.path.absolute() for entry in entries}
     for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
-        # other programs, too, keep a settings.json
         if path in paths or _is_ours(path):
             return path
     raise SettingError(
@@ -96,7 +97,8 @@ def find(name: str, results: str = "") -> Path:
 
 
 def delete(folders: Sequence[Path]) -> None:
-    """Take runs and comparisons away, with their clients' models in this home.
+    """Take runs and comparisons away, with their clients' models in this home. The models belong to the run in the
+    results folder where one of that name is there, and stay when a copy of it is taken away.
 
     Raises:
         SettingError: one is being written; then nothing is taken away.
@@ -108,7 +110,9 @@ def delete(folders: Sequence[Path]) -> None:
             locks.enter_context(folder_lock(place, "a run or a comparison"))
         for place in places:
             for run in _runs_of(place):
-                discard_stores(run.name)
+                original = results_root("") / run.name
+                if not original.exists() or original.resolve() == run.path.resolve():
+                    discard_stores(run.name)
             shutil.rmtree(place)
         for link in folders:
             link.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from protosphere.comparison.spec import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison
 from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
-from protosphere.record.summary import FLOORS, rounds_to_choose_from, with_members
+from protosphere.record.summary import FLOORS, doubts_of_clients, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
@@ -27,9 +27,9 @@ CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 VALIDATION = "validation"  # column of what variants are chosen by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all trials that are not in table.csv: the values exchanged a round, as float32 (None where
-# another format was sent), the second model that all clients have, every evaluation by the first metric's rule, and the
-# run's own headline
-BESIDE = ("values", "companion", "curve", "headline")
+# another format was sent), the second model that all clients have, every evaluation by the first metric's rule, the
+# run's own headline, and what its figures lack
+BESIDE = ("values", "companion", "curve", "headline", "doubts")
 # columns of `means_of` by those of the frame of all trials
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 
@@ -93,6 +93,7 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
         "curve": curve,
         "rule": rule,
         "headline": value_of(summary, Metric()),
+        "doubts": "; ".join(doubts_of_clients(summary)),
     }
     return figures | {
         name: summary.get(name) for name in ("gradient_steps", "rounds", "clients", "seconds", "companion")

@@ -92,7 +92,8 @@ def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
 
 
 def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
-    """The method whose mean is highest and apart from that of every other one, seed by seed; None where there is none.
+    """The method whose mean is highest, significantly by the paired test with every other one; None where there is
+    none.
 
     Args:
         figures: method -> seed -> figure, as mappings or a frame.
@@ -103,4 +104,8 @@ def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
         return None
     best = str(means.idxmax())
     contrasts = [difference(frame[best], frame[name]) for name in means.index if name != best]
-    return best if all(gap is not None and gap.apart and gap.mean > 0 for gap in contrasts) else None
+    for gap in contrasts:
+        # of equal differences there is no test
+        if gap is None or gap.p is None or gap.p > LEVEL or gap.mean <= 0:
+            return None
+    return best

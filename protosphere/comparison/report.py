@@ -88,7 +88,7 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     figures = by_seed(trials, comparison, row, metric)
     means = figures.mean().dropna()
     if means.empty:
-        return "No trial is finished yet."
+        return "No trial is finished yet." if trials.empty else f"No finished trial has the metric {metric}."
     others = "" if len(comparison.rows) == 1 else " Below are the other rows."
     if exchange := _conclude_exchange(comparison, trials, means.max()):
         return exchange + others

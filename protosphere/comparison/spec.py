@@ -39,6 +39,7 @@ FIGURES = ("headline", *FIGURES_OF_RUN, MACRO)
 OF_A_RULE = tuple(name for name in FIGURES if name != MACRO)
 COMMON_RULES = ("classifier", "discriminant")  # of a private model; what methods are compared by whose own rules differ
 ENSEMBLE = "ensemble"
+FLOOR = "majority class"  # a line of the tables beside those of the methods
 DOMAIN = "domain"
 # what stands before a domain's name -> its key in summary.json
 DOMAIN_KEYS = {DOMAIN: "domains", "domain-unweighted": "domains-unweighted"}
@@ -192,6 +193,9 @@ class ComparisonSpec:
         for entries in (self.methods, self.datasets, self.partitions):
             refuse_twice([entry.label for entry in entries])
         refuse_twice(list(map(str, self.seeds)))
+        refuse_twice(list(map(str, self.metrics)))
+        # a line of every table
+        refuse_twice([*(entry.label for entry in self.methods), FLOOR])
         return self
 
     @property

@@ -24,12 +24,11 @@ from protosphere.comparison.frame import (
     without_control,
 )
 from protosphere.comparison.paired import ahead
-from protosphere.comparison.spec import ComparisonSpec
+from protosphere.comparison.spec import FLOOR, ComparisonSpec
 from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
 from protosphere.strategies.release import RULE
 
-FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
 TOLERANCE = 0.1  # share of the most gradient steps by which methods may differ without a note
@@ -167,7 +166,9 @@ def _as_markdown(text: str) -> str:
 
 def as_tex(text: str) -> str:
     """Text as LaTeX shows it again, minus signs as longer ones than hyphens."""
-    return "".join(TEX.get(letter) or _greek(letter) for letter in MINUS.sub("−", text))
+    # after the end of a line these two would be an argument of it
+    guard = "{}" if text.startswith(("[", "*")) else ""
+    return guard + "".join(TEX.get(letter) or _greek(letter) for letter in MINUS.sub("−", text))
 
 
 def _greek(letter: str) -> str:
@@ -369,6 +370,8 @@ def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[C
         notes.append(f"What the exchange adds is missing: `local` lacks {controls}.")
         notes.append("Name an `encoder` for all." if comparison.control_label else "Add `local` to the methods.")
     notes += _test_samples(comparison, trials)
+    doubtful = trials[trials["doubts"] != ""].drop_duplicates(["row", "method"])
+    notes += [f"{row}, {method}: {doubts}." for row, method, doubts in doubtful[["row", "method", "doubts"]].values]
     for row in comparison.rows:
         steps = trials[trials["row"] == row.label].groupby("method")["gradient_steps"].agg(summarise).dropna()
         means = [step.mean for step in steps]
@@ -398,7 +401,10 @@ def _test_samples(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]
     """On how many samples the figures were measured: one data set's, so that seeds are splits of it and no new data."""
     notes = []
     for row in comparison.rows:
-        counts = trials.loc[trials["row"] == row.label, TEST_SAMPLES].dropna()
+        of_row = trials[trials["row"] == row.label]
+        if (of_row.groupby("seed")[TEST_SAMPLES].nunique() > 1).any():
+            notes.append(f"{row.label}: methods were measured on different clients, which their differences mix up.")
+        counts = of_row[TEST_SAMPLES].dropna()
         if len(counts):
             least, most = int(counts.min()), int(counts.max())
             number = f"{least:,}" + (f" to {most:,}" if most > least else "")

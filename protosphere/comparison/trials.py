@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.comparison.spec import COMMON_RULES, NOT_HERE, ComparisonSpec, Entry, Metric, Row
+from protosphere.comparison.spec import COMMON_RULES, ENSEMBLE, NOT_HERE, ComparisonSpec, Entry, Metric, Row
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -118,11 +118,31 @@ def expand(
     return list(made.values())
 
 
+def refuse_unmeasured(comparison: ComparisonSpec, trials: Sequence[Trial]) -> None:
+    """Refuse metrics of which no trial would have any, before hours have gone into them.
+
+    Raises:
+        SettingError: it names the first metric, and what it needs.
+    """
+    rules = {rule for trial in trials for rule in read_settings(trial.settings).rules}
+    if any(int(trial.settings["ensemble-every"]) for trial in trials):
+        rules.add(ENSEMBLE)
+    for metric in comparison.metrics:
+        if metric.of_domain or not metric.rule or metric.rule in rules:
+            return
+    metric = comparison.metrics[0]
+    need = "`ensemble-every` above 0" if metric.rule == ENSEMBLE else "a method with that rule, or an `encoder`"
+    raise SettingError(f"no trial of this comparison has the metric {shown(str(metric))}, which needs {need}.")
+
+
 def with_common_rules(comparison: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
     """The comparison by the rules that all its methods have, where it names no metric and their own rules differ: an
     accuracy by one rule less an accuracy by another would compare rules, and not methods. What a paper prints is of its
     own rules."""
     runs = [read_settings(trial.settings) for trial in trials]
+    # whoever varies the rule compares rules
+    if any("inference" in method.varied for method in comparison.methods):
+        return comparison
     if comparison.metrics != (Metric(),) or comparison.paper or len({run.inference for run in runs}) == 1:
         return comparison
     rules = [rule for rule in COMMON_RULES if all(rule in run.rules for run in runs)]

@@ -199,7 +199,9 @@ def _refuse_no_values(name: str, values: Any, problem: str) -> None:
         )
     if any(not isinstance(value, bool | int | float | str) for value in values):
         raise SettingError(f"{problem}, but a value is a number, true, false or a string.")
-    refuse_twice([shown(value) for value in values])
+    # 1 and 1.0 are one value, and true is another
+    are_numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
+    refuse_twice([shown(float(v) if is_number else v) for v, is_number in zip(values, are_numbers, strict=True)])
 
 
 # --- after the trials: one variant of each method ----------------------------------------------------------------

@@ -308,8 +308,19 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """What a reader has to know beside the headline of a summary: where it is of a round that lacks clients, and whose
-    numbers of test samples are believed in part alone."""
+    """What a reader has to know beside the headline of a summary: what `doubts_of_clients` says, and whether the models
+    are trained."""
+    sentences = doubts_of_clients(summary, client_names)
+    if summary["rounds"] == 0 and summary["rules"]:
+        sentences.append("the run ended before its first round: these are untrained models")
+    elif sentence := _doubt_of_training(summary):
+        sentences.append(sentence)
+    return sentences
+
+
+def doubts_of_clients(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
+    """Where the headline of a summary is of a round that lacks clients, and whose numbers of test samples are believed
+    in part alone."""
     headline, sentences = summary["headline"], []
     figures_of_rule = summary["rules"].get(headline["rule"], {})
     clients, since = figures_of_rule.get("clients"), figures_of_rule.get("since")
@@ -330,10 +341,6 @@ def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELES
             f"{names} reports many more test samples than the others: its weight is capped at `max-weight-ratio` "
             "times their median"
         )
-    if summary["rounds"] == 0 and summary["rules"]:
-        sentences.append("the run ended before its first round: these are untrained models")
-    elif sentence := _doubt_of_training(summary):
-        sentences.append(sentence)
     return sentences
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from protosphere.cli.main import app
 from protosphere.core.home import stores
 from protosphere.launch.grid import run_in_process
-from protosphere.record.folder import RunFolder
-from protosphere.stored_runs import list_stored
+from protosphere.record.folder import RunFolder, find_run
+from protosphere.stored_runs import find, list_stored
 from tests.conftest import QUICK as DIGITS
 
 RUN = {"strategy": "local", "dataset": "digits", "rounds": 2}
@@ -115,12 +115,30 @@ def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
     assert [stores(path.name).is_dir() for path in three] == [False, False, True]
 
 
+def test_a_copy_goes_alone_and_the_newest_is_no_folder_of_another_program(three, tmp_path):
+    copy = tmp_path / "backup" / three[0].name
+    shutil.copytree(three[0], copy)
+    assert asked("delete", str(copy), "--yes").exit_code == 0
+    assert (copy.exists(), stores(three[0].name).is_dir()) == (False, True)
+    for name in (".vscode", "editor"):
+        (three[0].parent / name).mkdir()
+        (three[0].parent / name / "settings.json").write_text('{"tab": 4}')
+    newest = list_stored()[-2].path
+    assert [entry.name for entry in list_stored()][-1] == "editor"
+    assert find("latest") == newest
+    assert find_run("latest", "") in three
+    assert asked("delete", "latest", "--yes").exit_code == 0
+    assert not newest.exists()
+    assert (three[0].parent / ".vscode").is_dir()
+
+
 def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     folder = tmp_path / "20260101-000000-compare-digits"
     run = RunFolder(three[0])
     inside = folder / "trials" / "a" / run.name
-    shutil.copytree(three[0], inside)
-    cell = {"name": "a", "settings": run.settings()}
+    inside.parent.mkdir(parents=True)
+    shutil.move(three[0], inside)
+    cell = {"name": "a", "settings": RunFolder(inside).settings()}
     (folder / "comparison.json").write_text(json.dumps({"trials": [cell, cell | {"name": "b"}]}))
     (found,) = list_stored(str(tmp_path))
     assert (found.comparison, found.state, found.rounds, found.what) == (True, "stopped", "1/2", "2 runs")

@@ -43,6 +43,8 @@ def test_only_a_method_that_is_apart_from_every_other_is_ahead():
     assert ahead({"a": figures["a"]}) is None
     assert ahead({"a": {0: 0.9}, "c": {0: 0.1}}) is None, "of one seed"
     assert ahead({"a": figures["a"], "c": {}}) is None
+    # of equal gaps there is no test
+    assert ahead({"a": {0: 0.9, 1: 0.8}, "c": {0: 0.8, 1: 0.7}}) is None
 
 
 def test_what_is_significant_alone_need_not_be_among_many():

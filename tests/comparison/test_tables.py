@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from protosphere.comparing import resolve
 from protosphere.comparison.report import conclude
-from protosphere.comparison.spec import Entry, Metric
-from protosphere.comparison.tables import Table, as_tex, console, labels_for, latex, markdown, tables_of
+from protosphere.comparison.spec import Entry, Metric, load, narrow
+from protosphere.comparison.tables import Table, as_tex, console, labels_for, latex, markdown, notes_below, tables_of
+from protosphere.core.errors import SettingError
 from tests.comparison.fabricated import (
     ACCURACIES,
     METHODS,
@@ -266,6 +268,9 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
         ("γ - 2 ± ε", r"$\gamma$ - 2 $\pm$ $\varepsilon$"),
         ("Ω, Σ, Α, ο, ϑ", r"$\Omega$, $\Sigma$, $\mathrm{A}$, $\mathrm{o}$, $\vartheta$"),
         ("x-.5 −3", "x-.5 $-$3"),
+        # both would be an argument of the line's end before them
+        ("[ours] a", "{}[ours] a"),
+        ("*", "{}*"),
         (r"50 % & a_b {c} \d~^", r"50 \% \& a\_b \{c\} \textbackslash{}d\textasciitilde{}\textasciicircum{}"),
     ],
 )
@@ -277,3 +282,41 @@ def test_latex_shows_the_letters_and_signs_that_are_meant(text, written):
     assert r"\caption{From $<$a$>$ by $-$3 \% on CIFAR-10.}" in table
     # nothing but ASCII is left that LaTeX's first fonts lack
     assert table.isascii()
+
+
+def test_figures_of_different_clients_are_said_to_be_that(tmp_path):
+    made = comparison()
+    place = folder_of(tmp_path, made)
+
+    def sampled(summary):
+        summary["headline"]["rows"] = 40
+        summary["rules"]["local-prototypes"] |= {"clients": 1, "complete": False}
+
+    change_summary(place.run_of(trials_of(made)[0]), sampled)
+    notes = notes_below(tables_of(made, finished(place, made)))
+    assert "CIFAR-10: methods were measured on different clients, which their differences mix up." in notes
+    assert [note for note in notes if "FedProto: no round evaluated all 2 clients" in note]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings", "word"),
+    [
+        ("pool final", {}, "pool final.*or an `encoder`"),
+        ("ensemble final", {}, "ensemble final.*`ensemble-every` above 0"),
+        ("pool final", {"encoder": "handcrafted"}, ""),
+        ("ensemble final", {"ensemble-every": 2, "shared-test-share": 0.1}, ""),
+        ("pool final,classifier final", {}, ""),
+    ],
+)
+def test_a_metric_that_no_trial_would_have_is_refused_before_they_start(metrics, settings, word):
+    whole = narrow(load(), methods="local,protosphere" if "encoder" in settings else "local", metric=metrics)
+    if not word:
+        resolve(whole, overrides=settings)
+        return
+    with pytest.raises(SettingError, match=word):
+        resolve(whole, overrides=settings)
+
+
+def test_rules_that_are_varied_are_compared_by_themselves():
+    spec, _ = resolve(narrow(load(), methods="fedproto"), vary=['inference="classifier","local-prototypes"'])
+    assert spec.metrics == (Metric(),)
