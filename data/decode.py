@@ -62,7 +62,8 @@ class Recipe:
         elif isinstance(place, Folder):
             # here, since an entry may have been made when nobody asked for a list
             refuse_unlisted(place, self.listed)
-            content = [str(place.root), place.class_names, place.state()]
+            # a link may be led elsewhere, to files of the same sizes and times
+            content = [place.name, os.path.realpath(place.name), place.class_names, place.state()]
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
         return make_key([content, asdict(self.columns), self.image_size, self.alone])

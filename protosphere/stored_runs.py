@@ -14,7 +14,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.files import folder_lock, is_held, read_sealed
 from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
-from protosphere.record.folder import RunFolder
+from protosphere.record.folder import RunFolder, is_run
 
 UNREADABLE = "unreadable"
 
@@ -83,9 +83,10 @@ def find(name: str, results: str = "") -> Path:
     """
     root = results_root(results)
     entries = list_stored(results)
-    whole = [entry for entry in entries if entry.state != UNREADABLE]
-    if name == "latest" and whole:
-        return whole[-1].path
+    # other programs, too, keep a settings.json
+    ours = [entry for entry in entries if entry.comparison or is_run(entry.path)]
+    if name == "latest" and ours:
+        return ours[-1].path
     paths = {entry.path.absolute() for entry in entries}
     for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
         if path in paths or _is_ours(path):
@@ -96,22 +97,23 @@ def find(name: str, results: str = "") -> Path:
     )
 
 
-def delete(folders: Sequence[Path]) -> None:
-    """Take runs and comparisons away, with their clients' models in this home. The models belong to the run in the
-    results folder where one of that name is there, and stay when a copy of it is taken away.
+def delete(folders: Sequence[Path], results: str = "") -> None:
+    """Take runs and comparisons away, with their clients' models in this home. Where the results folder has a run of
+    that name, the models are its own, and stay when a copy of it is taken away.
 
     Raises:
         SettingError: one is being written; then nothing is taken away.
         OSError: one cannot be taken away.
     """
+    root = results_root(results)
     places = list(dict.fromkeys(folder.resolve() for folder in folders))
     with ExitStack() as locks:
         for place in places:
             locks.enter_context(folder_lock(place, "a run or a comparison"))
         for place in places:
             for run in _runs_of(place):
-                original = results_root("") / run.name
-                if not original.exists() or original.resolve() == run.path.resolve():
+                originals = [path.resolve() for path in (*root.glob(run.name), *root.glob(f"*/trials/*/{run.name}"))]
+                if not originals or run.path.resolve() in originals:
                     discard_stores(run.name)
             shutil.rmtree(place)
         for link in folders:

@@ -129,9 +129,9 @@ def arrange(
     if len({(x.shape[1:], x.dtype) for x in inputs.values()}) > 1:
         shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs.values())
         raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
-    # numbers beside the file's own list are places in it
-    are_positions = alone or not class_names
     own_names = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
+    # numbers beside the file's own list are positions in it
+    are_positions = bool(own_names)
     class_names = class_names or tuple(map(word_of, own_names))
     if len(set(class_names)) < len(class_names):
         raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
@@ -143,7 +143,8 @@ def arrange(
     if alone:
         for split, x in inputs.items():
             groups = cells[columns.group][split] if columns.group else None
-            rows, numbers = usable(cells["y"][split], groups, finite_rows(x).tolist(), bool, class_names)
+            are_finite = finite_rows(x).tolist()
+            rows, numbers = usable(cells["y"][split], groups, are_finite, bool, class_names, are_positions)
             inputs[split] = x[rows]
             for by_split in cells.values():
                 by_split[split] = by_split[split].take(rows)
@@ -154,7 +155,7 @@ def arrange(
         np.concatenate(list(inputs.values())),
         train_rows=len(inputs["train"]),
         scale=255.0 if inputs["train"].dtype == np.uint8 else 1.0,
-        **read_keys(name, cells, "y", columns, class_names, are_positions),
+        **read_keys(name, cells, "y", columns, class_names, are_positions or alone),
     )
 
 

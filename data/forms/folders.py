@@ -72,23 +72,29 @@ def read_folder(root: Path) -> Folder:
     """
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
-    _refuse_overlooked(root)
-    if root.is_dir():
-        tables = _tables(root) or _tables(root / "data")
-        folder = _table_folder(root, tables) if tables else _image_folder(root)
-    elif root.suffix in FILE_SUFFIXES:
-        # a file that is a data set by itself, its classes named by a `classes.txt` beside it
-        kind = FILE_SUFFIXES[root.suffix]
-        folder = Folder(root.parent, kind, (root,), (), listed_classes(root.parent), root)
-    else:
-        raise DataError(
-            f"data path {str(root)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
-            "name the folder that holds it.",
-        )
+    try:
+        folder = _find(root)
+    except OSError as error:
+        raise DataError(f"data path {str(root)!r} cannot be read ({error.strerror}): let its files be read.") from None
     # an image is judged when it is read: where rows are private, one alone decides on no other
     for path in (*folder.train, *folder.test) if folder.format != "images" else ():
         refuse_irregular(path)
     return folder
+
+
+def _find(root: Path) -> Folder:
+    _refuse_overlooked(root)
+    if root.is_dir():
+        tables = _tables(root) or _tables(root / "data")
+        return _table_folder(root, tables) if tables else _image_folder(root)
+    if root.suffix in FILE_SUFFIXES:
+        # a file that is a data set by itself, its classes named by a `classes.txt` beside it
+        kind = FILE_SUFFIXES[root.suffix]
+        return Folder(root.parent, kind, (root,), (), listed_classes(root.parent), root)
+    raise DataError(
+        f"data path {str(root)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
+        "name the folder that holds it.",
+    )
 
 
 def _refuse_overlooked(root: Path) -> None:
@@ -150,8 +156,9 @@ def _tables(root: Path) -> list[Path]:
 
 
 def _table_folder(root: Path, tables: list[Path]) -> Folder:
-    for image in _image_files(root):
-        if image.parent != root and tables[0].suffix != ".parquet":
+    # without a look into links, which may lead anywhere
+    for image in root.rglob("*"):
+        if _is_image(image, root) and image.parent != root and tables[0].suffix != ".parquet":
             raise DataError(
                 f"{str(root)!r} holds a table, {tables[0].name}, and images, {image.relative_to(root)}: move one of "
                 "the two elsewhere.",
@@ -189,7 +196,7 @@ def _image_folder(root: Path) -> Folder:
             "train.parquet.",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
-    folders = {class_of(path) for split in roots for path in split.iterdir() if path.is_dir() and is_visible(path)}
+    folders = {class_of(path) for split in roots for path in _folders_in(split) if is_visible(path)}
     class_names = listed_classes(root)
     for name in sorted(folders):
         if class_names and name not in class_names:
@@ -207,13 +214,13 @@ def _refuse_like_splits(root: Path) -> None:
     Raises:
         DataError: it names them.
     """
-    names = sorted(path.name for path in root.iterdir() if path.is_dir() and is_visible(path))
-    are_train, are_test = ([name for name in names if name.lower() in words] for words in (LIKE_TRAIN, LIKE_TEST))
-    are_misspelt = not {*are_train, *are_test} <= {"train", *TEST_SPLITS}
-    if are_misspelt and ((are_train and are_test) or len(are_train) + len(are_test) == len(names)):
+    names = [path.name for path in _folders_in(root) if is_visible(path)]
+    likely_train, likely_test = ([name for name in names if name.lower() in words] for words in (LIKE_TRAIN, LIKE_TEST))
+    has_splits = "train" in names and not {*TEST_SPLITS}.isdisjoint(names)
+    if likely_train and likely_test and not has_splits and not {*names} <= {*listed_classes(root)}:
         raise DataError(
             f"{str(root)!r} has the folders {', '.join(names)}, which seem to be the splits of one data set: call them "
-            "train and test."
+            "train and test, or list them in classes.txt if they are classes."
         )
 
 
@@ -227,12 +234,24 @@ def is_visible(path: Path) -> bool:
     return not path.name.startswith((".", "__"))
 
 
+def _folders_in(root: Path) -> list[Path]:
+    """The folders in another one, sorted; links may be among them, but none that leads back to it."""
+    place = root.resolve()
+    folders = [path for path in root.iterdir() if path.is_dir()]
+    return sorted(path for path in folders if not (path.is_symlink() and place.is_relative_to(path.resolve())))
+
+
 def _image_files(root: Path) -> Iterator[Path]:
     # a walk follows a link where it begins, and no other: class folders may be links
-    folders = sorted(path for path in root.iterdir() if path.is_dir())
-    for path in chain(root.iterdir(), *(folder.rglob("*") for folder in folders)):
-        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(is_visible, map(Path, path.relative_to(root).parts))):
+    for path in chain(root.iterdir(), *(folder.rglob("*") for folder in _folders_in(root))):
+        if _is_image(path, root):
             yield path
+
+
+def _is_image(path: Path, root: Path) -> bool:
+    """By its ending, and hidden nowhere below the root."""
+    parts = map(Path, path.relative_to(root).parts)
+    return path.suffix.lower() in IMAGE_SUFFIXES and all(map(is_visible, parts))
 
 
 def _images(root: Path) -> tuple[Path, ...]:

@@ -2,15 +2,12 @@
 left out, and decides on nothing else: no refusal, no class, no number of channels.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from protosphere.data.forms.labels import are_called_by_numbers, word_of
-
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+from protosphere.data.forms.labels import numbering
 
 
 def usable(
@@ -19,17 +16,20 @@ def usable(
     inputs: Iterable[Any],
     is_readable: Callable[[Any], bool],
     class_names: tuple[str, ...],
+    are_positions: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which rows have a class of the list, a group where groups are asked for, and an input that can be read.
 
     Args:
         labels, groups: Arrow's cells, a row each. inputs: values, None for what is missing.
         is_readable: whether an input can be read.
+        are_positions: as in `read_labels`.
 
     Returns:
         The numbers of these rows and of their classes, both (m,) int64.
     """
-    numbers = [_class_number(_value(cell), class_names) for cell in labels]
+    number_of = numbering(class_names, are_positions)
+    numbers = [number_of(_value(cell)) for cell in labels]
     has_group = [True] * len(numbers)
     if groups is not None:
         has_group = [_is_group(_value(cell)) for cell in groups]
@@ -51,19 +51,4 @@ def _value(cell: Any) -> Any:
 
 def _is_group(value: Any) -> bool:
     """Whether a value names a group: one missing value makes fractions of all whole numbers of a column."""
-    return value not in (None, "") and (type(value) is not float or value.is_integer())
-
-
-def _class_number(value: Any, class_names: tuple[str, ...]) -> int | None:
-    """Of a class's name, or of its number where no class has a number's name (`read_labels`)."""
-    if type(value) is float and value.is_integer():
-        # one row without a label, or with a fraction, makes fractions of all numbers of its column
-        value = int(value)
-    if type(value) not in (str, int):
-        return None
-    word = word_of(value)
-    if word in class_names:
-        return class_names.index(word)
-    if not _NUMBER.fullmatch(word) or are_called_by_numbers(class_names):
-        return None
-    return int(word) if int(word) < len(class_names) else None
+    return value not in (None, "") and (type(value) is not float or (value.is_integer() and abs(value) < 2**63))

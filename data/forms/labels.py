@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -197,10 +197,38 @@ def read_values(key: Key) -> np.ndarray:
 
 
 def are_called_by_numbers(class_names: Sequence[str]) -> bool:
-    """Whether a class is called by a whole number, as grades are: 1, 2, 3. A number is then a name, in a file of any
-    format, and no position in the list. Called 0, 1, 2, ... in order, it is both."""
-    is_any = any(map(_WHOLE_NUMBER.fullmatch, class_names))
-    return is_any and list(class_names) != list(map(str, range(len(class_names))))
+    """Whether a class is called by a whole number that is not its position, as grades are: 1, 2, 3. Numbers are then
+    names, in a file of any format. In 0, 1, 2, other they are both."""
+    words = map(word_of, class_names)
+    return any(_WHOLE_NUMBER.fullmatch(word) and word != str(position) for position, word in enumerate(words))
+
+
+def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
+    """The function from a label to its class number, None for what is no class; it reads single labels as `read_labels`
+    reads columns.
+
+    Args:
+        are_positions: as in `read_labels`.
+    """
+    position = {word_of(name): label for label, name in reversed(list(enumerate(class_names)))}
+    has_numbers = are_called_by_numbers(class_names)
+
+    def number_of(value: Any) -> int | None:
+        if isinstance(value, bool):
+            value = int(value)
+        if isinstance(value, float) and value.is_integer():
+            # one missing label makes fractions of all numbers of a column
+            value = int(value)
+        if not isinstance(value, str | bytes | int):
+            return None
+        word, is_position = word_of(value), are_positions and isinstance(value, int)
+        if word in position and not is_position:
+            return position[word]
+        if not _WHOLE_NUMBER.fullmatch(word) or (has_numbers and not is_position):
+            return None
+        return int(word) if 0 <= int(word) < len(class_names) else None
+
+    return number_of
 
 
 def word_of(value: Any) -> str:
@@ -288,7 +316,7 @@ def _refuse_missing_words(key: Key, distinct: Sequence[str]) -> None:
         if value in words:
             raise LabelsError(
                 f"{key.place(row)} has no label (it holds {value!r}): give it one or drop the row, or list the classes "
-                "in classes.txt if that is one."
+                "(in classes.txt, or as `classes` of arrays) if that is one."
             )
 
 

@@ -74,9 +74,10 @@ class FileSplit:
         Raises:
             DataError: it names the first.
         """
+        first = self.types
         for path in self.paths[1:]:
             for name in types_of(path):
-                if name not in self.types:
+                if name not in first:
                     raise DataError(
                         f"{self.name!r} has the column {name!r} in {path.name}, but not in {self.paths[0].name}: give "
                         f"all tables the same columns, or name those to use in {SCHEMA}."
@@ -252,10 +253,9 @@ class TableReader:
                 is_usable = is_readable if kind == IMAGE else _is_text
                 tables[split], selected[split] = self._select_usable(table, label, cells, is_usable)
 
-        noted = self.features.get(label, {}).get("names")
-        class_names = self.class_names or (tuple(map(str, noted)) if isinstance(noted, list) else ())
+        class_names = self.class_names or tuple(map(str, self._listed_names(label)))
         # labels first: they are read in no time, and images are not
-        samples = self._samples(np.empty(0), tables, label, class_names, are_positions=isinstance(noted, list))
+        samples = self._samples(np.empty(0), tables, label, class_names)
         if kind == TEXT:
             write_texts(self._texts(inputs, selected), folder)
             return replace(samples, inputs=Texts.open(folder))
@@ -304,7 +304,8 @@ class TableReader:
     ) -> tuple[pyarrow.Table, np.ndarray]:
         """The rows that can be used, with the numbers of their classes in place of labels, and which they are."""
         groups = table.column(self.columns.group) if self.columns.group else None
-        rows, numbers = usable(table.column(label), groups, inputs, is_usable, self.class_names)
+        are_positions = bool(self._listed_names(label))
+        rows, numbers = usable(table.column(label), groups, inputs, is_usable, self.class_names, are_positions)
         table = table.take(rows)
         return table.set_column(table.column_names.index(label), label, [numbers]), rows
 
@@ -315,16 +316,19 @@ class TableReader:
         label: str,
         class_names: tuple[str, ...],
         columns: tuple[Column, ...] = (),
-        are_positions: bool = False,
     ) -> Samples:
         """Samples of these inputs with the labels, groups and sites that the tables hold."""
         # `_select_usable` has put class numbers in the place of labels
-        are_positions = are_positions or self.alone
+        are_positions = self.alone or bool(self._listed_names(label))
         cells = {}
         for name in (label, *self.columns.extra):
             cells[name] = {split: table.column(name) for split, table in tables.items()}
         keys = read_keys(self.name, cells, label, self.columns, class_names, are_positions)
         return Samples(self.name, inputs, train_rows=tables["train"].num_rows, columns=columns, **keys)
+
+    def _listed_names(self, label: str) -> list[Any]:
+        """The classes that `datasets` has noted of a column, whose numbers are positions in that list."""
+        return listed_names(self.features, label)
 
     def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
         """Arrow's cells of the rows that are used, each with where it stands, for a sentence."""
@@ -345,6 +349,12 @@ class TableReader:
             if not isinstance(text, str):
                 raise DataError(f"{place} holds {name_kind(cell.type)} in column {name!r}, but texts must be strings.")
             yield text
+
+
+def listed_names(features: Mapping[str, Mapping[str, Any]], column: str) -> list[Any]:
+    """The classes of a column by what `features_of_schema` gives; none where nothing is noted."""
+    names = features.get(column, {}).get("names")
+    return names if isinstance(names, list) else []
 
 
 def features_of_schema(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:

@@ -86,7 +86,7 @@ def delete(
                 end("this is no terminal, so nobody can confirm; give --yes to delete them.")
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
-        away(folders)
+        away(folders, _in(context, results))
     except UserError as error:
         end(str(error))
     except OSError as error:

@@ -105,7 +105,7 @@ def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
     best = str(means.idxmax())
     contrasts = [difference(frame[best], frame[name]) for name in means.index if name != best]
     for gap in contrasts:
-        # of equal differences there is no test
+        # of a single seed there is no test, and of equal differences p is 1
         if gap is None or gap.p is None or gap.p > LEVEL or gap.mean <= 0:
             return None
     return best

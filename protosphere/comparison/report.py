@@ -88,7 +88,8 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     figures = by_seed(trials, comparison, row, metric)
     means = figures.mean().dropna()
     if means.empty:
-        return "No trial is finished yet." if trials.empty else f"No finished trial has the metric {metric}."
+        is_finished = bool((trials["row"] == row).any())
+        return f"No finished trial has the metric {metric}." if is_finished else "No trial is finished yet."
     others = "" if len(comparison.rows) == 1 else " Below are the other rows."
     if exchange := _conclude_exchange(comparison, trials, means.max()):
         return exchange + others

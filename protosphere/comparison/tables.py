@@ -370,7 +370,7 @@ def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[C
         notes.append(f"What the exchange adds is missing: `local` lacks {controls}.")
         notes.append("Name an `encoder` for all." if comparison.control_label else "Add `local` to the methods.")
     notes += _test_samples(comparison, trials)
-    doubtful = trials[trials["doubts"] != ""].drop_duplicates(["row", "method"])
+    doubtful = trials[trials["doubts"] != ""].drop_duplicates(["row", "method", "doubts"])
     notes += [f"{row}, {method}: {doubts}." for row, method, doubts in doubtful[["row", "method", "doubts"]].values]
     for row in comparison.rows:
         steps = trials[trials["row"] == row.label].groupby("method")["gradient_steps"].agg(summarise).dropna()
@@ -402,13 +402,15 @@ def _test_samples(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]
     notes = []
     for row in comparison.rows:
         of_row = trials[trials["row"] == row.label]
-        if (of_row.groupby("seed")[TEST_SAMPLES].nunique() > 1).any():
-            notes.append(f"{row.label}: methods were measured on different clients, which their differences mix up.")
+        differ = bool((of_row.groupby("seed")[TEST_SAMPLES].nunique() > 1).any())
         counts = of_row[TEST_SAMPLES].dropna()
         if len(counts):
             least, most = int(counts.min()), int(counts.max())
             number = f"{least:,}" + (f" to {most:,}" if most > least else "")
-            notes.append(f"{row.label}: all clients together have {number} test samples.")
+            subject = "figures are of" if differ else "all clients together have"
+            notes.append(f"{row.label}: {subject} {number} test samples.")
+        if differ:
+            notes.append(f"{row.label}: methods were measured on different clients, which their differences mix up.")
     if notes and len(comparison.seeds) > 1:
         notes.append("Seeds change only the split, not the data.")
     return notes

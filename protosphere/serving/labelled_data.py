@@ -12,9 +12,9 @@ from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
 from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, class_of, is_visible
-from protosphere.data.forms.labels import are_called_by_numbers, word_of
+from protosphere.data.forms.labels import numbering
 from protosphere.data.forms.table_files import parquet_schema, read_columns, types_of
-from protosphere.data.forms.tables import features_of_schema
+from protosphere.data.forms.tables import features_of_schema, listed_names
 from protosphere.serving.predict import Answer, Input, Trained, predict
 
 TEXT_SUFFIXES = (".txt",)
@@ -79,9 +79,11 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     refuse_irregular(path)
     try:
         columns = list(types_of(path))
-        named = (label_column,) if label_column else LABEL_COLUMNS
+        trained_column = trained.objective.settings.label_column
+        own_column = label_column or (trained_column if trained_column in columns else "")
+        named = (own_column,) if own_column else LABEL_COLUMNS
         label = ""
-        if label_column or any(name.lower() in named for name in columns):
+        if own_column or any(name.lower() in named for name in columns):
             label = _column(path, columns, named, "the classes are", "name it with --label-column")
         usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
         value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
@@ -131,17 +133,11 @@ def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions
     Raises:
         SettingError: a row has no class, or one that the client does not know.
     """
-    names = trained.class_names
-    number = {name: label for label, name in enumerate(names)}
-    has_numbered_names = are_called_by_numbers(names)
+    number_of = numbering(trained.class_names, are_positions)
     labels = []
     for row, value in enumerate(values):
-        word = "" if value is None else word_of(value)
-        is_position = are_positions and not isinstance(value, str | bytes)
-        label = -1 if is_position else number.get(word, -1)
-        if label < 0 and (is_position or not has_numbered_names) and word.isdecimal():
-            label = int(word)
-        if not 0 <= label < len(names):
+        label = number_of(value)
+        if label is None:
             raise _unknown(trained, f"row {row} of {path}", value)
         labels.append(label)
     return labels
@@ -151,7 +147,7 @@ def has_noted_classes(path: Path, label: str) -> bool:
     """Whether `datasets` has noted the classes of a table's column, whose numbers are then positions in that list."""
     if TABLE_SUFFIXES.get(path.suffix) != "parquet":
         return False
-    return isinstance(features_of_schema(parquet_schema(path)).get(label, {}).get("names"), list)
+    return bool(listed_names(features_of_schema(parquet_schema(path)), label))
 
 
 def _unknown(trained: Trained, where: str, value: Any) -> SettingError:

@@ -308,7 +308,7 @@ def _image(transform: Transform, source: Input) -> Tensor:
     """
     assert isinstance(transform, InputTransform)
     channels, height, width = transform.shape
-    name = "this" if isinstance(source, BytesIO) else str(source)
+    name = "the input" if isinstance(source, BytesIO) else str(source)
     if isinstance(source, Path):
         refuse_irregular(source, LARGEST_ROW)
     try:
@@ -339,7 +339,7 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{source} is no readable text ({error}): write it in UTF-8.") from None
     if not text.strip():
-        raise DataError(f"{source if isinstance(source, Path) else 'this'} has no text: give it one.")
+        raise DataError(f"{source if isinstance(source, Path) else 'the input'} has no text: give it one.")
     return tokens([text])[0]
 
 

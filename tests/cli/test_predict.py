@@ -204,7 +204,7 @@ def test_a_table_of_images_without_classes_has_predictions_alone(predict, traine
     content += [{"bytes": None, "path": str(scans.files[1])}]
     place = write(pd.DataFrame({"image": content}), tmp_path / "own.parquet")
     found = predict(trained.digits, place, "--json", "--csv", tmp_path / "left.csv")
-    assert (found.exit_code, "row 1: this is no readable image" in found.stderr) == (1, True)
+    assert (found.exit_code, "row 1: the input is no readable image" in found.stderr) == (1, True)
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     answers = list(answers_of(open_trained(trained.digits, "cpu"), lines[0]["rule"], scans.files[:2]))
     assert [line["label"] for line in lines] == [answer.label for answer in answers]

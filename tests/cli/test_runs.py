@@ -120,6 +120,13 @@ def test_a_copy_goes_alone_and_the_newest_is_no_folder_of_another_program(three,
     shutil.copytree(three[0], copy)
     assert asked("delete", str(copy), "--yes").exit_code == 0
     assert (copy.exists(), stores(three[0].name).is_dir()) == (False, True)
+    whole = three[0].parent / "whole"
+    (whole / "trials" / "a").mkdir(parents=True)
+    shutil.move(three[2], whole / "trials" / "a" / three[2].name)
+    (whole / "comparison.json").write_text(json.dumps({"trials": [{"name": "a", "settings": RUN}]}))
+    shutil.copytree(whole, tmp_path / "backup" / "whole")
+    assert asked("delete", str(tmp_path / "backup" / "whole"), "--yes").exit_code == 0
+    assert stores(three[2].name).is_dir()
     for name in (".vscode", "editor"):
         (three[0].parent / name).mkdir()
         (three[0].parent / name / "settings.json").write_text('{"tab": 4}')

@@ -57,6 +57,9 @@ def test_a_folder_of_classes(image_folder, tmp_path):
     # a class may be a link to another disk
     (image_folder / "train" / "cat").rename(tmp_path / "cats")
     (image_folder / "train" / "cat").symlink_to(tmp_path / "cats")
+    # and none that leads back
+    (image_folder / "train" / "up").symlink_to(image_folder)
+    (image_folder / "train" / "again").symlink_to(image_folder / "train")
     data = decoded(str(image_folder), tmp_path / "cache")
     assert (data.inputs.shape, data.train_rows) == ((33, 1, 6, 6), 24)
     assert data.class_names == ("ant", "bee", "cat", "empty")

@@ -128,7 +128,21 @@ def test_grades_are_names_in_any_type(kind):
     assert [part.tolist() for part in numbers] == [[0, 1, 2], [0, 1, 2]]
 
 
-@pytest.mark.parametrize("odd", [None, 1.5, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    ("names", "labels", "are_positions", "expected"),
+    [
+        ("0 1 2 a b", [0, 1, 4, "x"], False, [0, 1, 4]),
+        ("1 2 3", [0, 1, 2], True, [0, 1, 2]),
+        ("2.0 2.5 3.0", ["2.0", "2.5", "3.0"], False, [0, 1, 2]),
+        ("no yes", ["01", "1", "1.0"], False, [1, 1]),
+    ],
+)
+def test_labels_of_single_rows_are_those_of_whole_columns(names, labels, are_positions, expected):
+    cells = [pa.scalar(label) for label in labels]
+    assert usable(cells, None, [1] * len(labels), bool, tuple(names.split()), are_positions)[1].tolist() == expected
+
+
+@pytest.mark.parametrize("odd", [None, 1.5, float("inf"), float("nan"), 1e300])
 def test_a_group_that_is_none_moves_no_other(odd):
     groups = pa.array([1.0, odd, 2.0], from_pandas=False)
     assert usable(pa.array([0, 0, 0]), groups, [1] * 3, bool, ("a",))[0].tolist() == [0, 2]

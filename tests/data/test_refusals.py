@@ -205,6 +205,14 @@ def test_what_cannot_be_used_is_refused(tmp_path, files, recipe, error, word):
     assert not list((tmp_path / "cache").glob("decoded/*.partial"))
 
 
+def test_classes_may_be_called_as_splits_are_where_they_are_listed(tmp_path):
+    files = {"classes.txt": "testing\ntraining\n", "testing/a.png": GOOD, "training/a.png": GOOD}
+    data = decode(Recipe(str(lay(tmp_path / "listed", files))), tmp_path / "cache")
+    assert (data.class_names, len(data.labels)) == (("testing", "training"), 2)
+    files = {"train/a/a.png": GOOD, "test/a/a.png": GOOD, "Valid/a/a.png": GOOD}
+    assert len(decode(Recipe(str(lay(tmp_path / "third", files))), tmp_path / "cache").labels) == 2
+
+
 NAMES = [
     ("cifr10", "did you mean 'cifar10'"),
     ("zzzzzz", "digits, spiral, cifar10"),

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import runpy
 import unicodedata
 from pathlib import Path
@@ -217,6 +218,9 @@ def test_a_class_is_the_same_however_it_is_written(read, suffix, labels, names):
         ((1, 2, 1), "0 1 2", [1, 2, 1]),
         ((1, 2, 1), "x y z", [1, 2, 1]),
         (("e\u0301", "b", "b"), "b \u00e9", [1, 0, 0]),
+        # letters after digits, as in EMNIST: a number is its own position
+        ((0, 4, 1), "0 1 2 a b", [0, 4, 1]),
+        (("1.0", "2.0", "4.0"), "1.0 2.0 3.0 4.0", [0, 1, 3]),
     ],
 )
 def test_classes_txt_gives_labels_their_order(tmp_path, labels, listed, numbers, suffix):
@@ -298,6 +302,35 @@ NOTES = pd.DataFrame({"id": IDS, "text": ODD, "label": list("abcabcabcabc")})
 
 def texts_of(data):
     return data.inputs[np.arange(len(data.labels))]
+
+
+def test_numbers_beside_a_list_in_the_file_are_positions_in_it(tmp_path):
+    """Of `datasets`' notes, and of `classes` in an archive; whatever classes.txt calls them."""
+    (tmp_path / "classes.txt").write_text("1\n2\n3\n")
+    kinds = {"text": datasets.Value("string"), "size": datasets.Value("int64")}
+    noted = datasets.Features(kinds | {"label": datasets.ClassLabel(names=list("123"))})
+    rows = {"text": ["a", "b", "c"], "size": [1, 2, 3], "label": [0, 1, 2]}
+    whole = datasets.Dataset.from_dict(rows, noted)
+    for number, columns in enumerate((["text", "label"], ["size", "label"])):
+        whole.select_columns(columns).to_parquet(tmp_path / f"{number}.parquet")
+        assert decoded(str(tmp_path / f"{number}.parquet"), tmp_path / "cache").labels.tolist() == [0, 1, 2]
+    np.savez(tmp_path / "rows.npz", x=np.eye(3), y=[0, 1, 2], classes=list("123"))
+    assert decoded(str(tmp_path / "rows.npz"), tmp_path / "cache").labels.tolist() == [0, 1, 2]
+    # and privately
+    spec = DataSpec(str(tmp_path / "0.parquet"), 1, listed="tables", secret="07" * 32)
+    assert open_data(spec, tmp_path / "cache", spec.dataset).labels.tolist() == [0, 1, 2]
+
+
+def test_a_link_that_is_led_elsewhere_is_read_anew(tmp_path):
+    for name, value in (("v1", 1), ("v2", 2)):
+        put(tmp_path / name / "train.csv", {"size": [value], "label": ["x"]})
+        os.utime(tmp_path / name / "train.csv", (1, 1))
+    link, found = tmp_path / "current", []
+    for name in ("v1", "v2"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / name)
+        found.append(float(decoded(str(link), tmp_path / "cache").inputs[0, 0]))
+    assert found == [1, 2]
 
 
 def test_what_lies_beside_a_link_counts_and_not_what_lies_beside_its_target(tmp_path):

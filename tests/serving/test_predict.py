@@ -256,6 +256,12 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
     assert warm.score == same.score != cold.score
 
 
+def reader(*names, label_column=""):
+    """A client of texts, as far as labels ask it."""
+    settings = SimpleNamespace(label_column=label_column)
+    return SimpleNamespace(tokens=True, class_names=names, objective=SimpleNamespace(settings=settings))
+
+
 @pytest.mark.parametrize(
     ("names", "written", "labels"),
     [
@@ -270,7 +276,7 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
 def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_path):
     rows = "".join(f"{text},{label}\n" for text, label in zip(("007", "1.10"), written, strict=True))
     (tmp_path / "notes.csv").write_text(f"text,label\n{rows}")
-    found = read_labelled(SimpleNamespace(tokens=True, class_names=names), tmp_path / "notes.csv")
+    found = read_labelled(reader(*names), tmp_path / "notes.csv")
     assert [(row.source, row.label) for row in found] == list(zip(("007", "1.10"), labels, strict=True))
 
 
@@ -279,7 +285,10 @@ def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_p
     [
         (("1", "2", "3"), [1, 2.0, "3", b"3"], False, [0, 1, 2, 2]),
         (("1", "2", "3"), [0, 1, "1"], True, [0, 1, 0]),
-        (("0", "1"), [0, 1.0, "1.0", "0"], False, [0, 1, 1, 0]),
+        (("0", "1"), [0, 1.0, "1.0", "0", True], False, [0, 1, 1, 0, 1]),
+        (("0", "1", "other"), [2, "other", 1], False, [2, 2, 1]),
+        (("2.0", "2.5", "3.0"), ["2.0", "2.5", 3.0], False, [0, 1, 2]),
+        (("True", "False"), [True, "True", False], False, [1, 0, 0]),
         (("cat", "dog"), [1, 0.0, "dog", b"cat"], False, [1, 0, 1, 0]),
     ],
 )
@@ -292,7 +301,7 @@ def test_labels_are_read_as_in_training_whatever_their_type(names, values, are_p
 
 
 def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_path):
-    client = SimpleNamespace(tokens=True, class_names=("cold", "warm"))
+    client = reader("cold", "warm")
     pq.write_table(pa.table({"text": ["fine", None, ""], "label": [0, 1, 1]}), tmp_path / "t.parquet")
     assert [row.source for row in read_labelled(client, tmp_path / "t.parquet")] == ["fine", "", ""]
     for name in ("warm/a.txt", "warm/.ipynb_checkpoints/a.txt", "warm/._b.txt", "cold/b.txt"):
@@ -301,3 +310,8 @@ def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_pa
         path.write_text("some words")
     found = read_labelled(client, tmp_path / "notes")
     assert [(row.name, row.label) for row in found] == [("cold/b.txt", 0), ("warm/a.txt", 1)]
+    # the classes stand where they did in training
+    (tmp_path / "own.csv").write_text("text,stars\nfine,warm\n")
+    assert [row.label for row in read_labelled(client, tmp_path / "own.csv")] == [None]
+    named = reader("cold", "warm", label_column="stars")
+    assert [row.label for row in read_labelled(named, tmp_path / "own.csv")] == [1]
