@@ -533,8 +533,8 @@ MUTANTS = {
     # --- data
     "short rows of CSV skipped": Mutant(
         D + "forms/table_files.py",
-        "parse_options=csv.ParseOptions(newlines_in_values=True),",
-        'parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: "skip"),',
+        'handler = (lambda row: "skip") if skips_ragged else None',
+        'handler = lambda row: "skip"',
         "tests/data/test_refusals.py",
     ),
     "a missing category that is none": Mutant(
@@ -560,8 +560,8 @@ MUTANTS = {
     ),
     "ill with a blank another class": Mutant(
         D + "forms/labels.py",
-        "texts = pc.utf8_trim_whitespace(cells)",
-        "texts = cells",
+        'texts = pc.utf8_trim_whitespace(pc.utf8_normalize(cells, form="NFC"))',
+        'texts = pc.utf8_normalize(cells, form="NFC")',
         "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
@@ -713,8 +713,8 @@ MUTANTS = {
     ),
     "the best of some called the best": Mutant(
         COMPARISON + "paired.py",
-        "return best if all(",
-        "return best if any(",
+        "for gap in contrasts:",
+        "for gap in contrasts[1:]:",
         "tests/comparison/test_paired.py tests/comparison/test_tables.py",
     ),
     "Holm's correction over all rows together": Mutant(
