@@ -249,9 +249,12 @@ def _image_files(root: Path) -> Iterator[Path]:
 
 
 def _is_image(path: Path, root: Path) -> bool:
-    """By its ending, and hidden nowhere below the root."""
-    parts = map(Path, path.relative_to(root).parts)
-    return path.suffix.lower() in IMAGE_SUFFIXES and all(map(is_visible, parts))
+    return path.suffix.lower() in IMAGE_SUFFIXES and is_visible_below(root, path)
+
+
+def is_visible_below(root: Path, path: Path) -> bool:
+    """Whether neither a file in a folder, nor a folder between the two, is hidden."""
+    return all(map(is_visible, map(Path, path.relative_to(root).parts)))
 
 
 def _images(root: Path) -> tuple[Path, ...]:

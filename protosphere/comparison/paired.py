@@ -31,11 +31,6 @@ class Difference:
     seeds: int
     p: float | None = None
 
-    @property
-    def apart(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 def difference(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference | None:
     """`figures` less `other` over the seeds that both have; None where there is none.

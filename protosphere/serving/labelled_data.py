@@ -11,7 +11,7 @@ from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, class_of, is_visible
+from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, class_of, is_visible, is_visible_below
 from protosphere.data.forms.labels import numbering
 from protosphere.data.forms.table_files import parquet_schema, read_columns, types_of
 from protosphere.data.forms.tables import features_of_schema, listed_names
@@ -64,8 +64,7 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
             continue
         files = []
         for file in sorted(place.rglob("*")):
-            are_visible = all(map(is_visible, map(Path, file.relative_to(place).parts)))
-            if are_visible and file.suffix.lower() in suffixes and file.is_file():
+            if file.suffix.lower() in suffixes and is_visible_below(place, file) and file.is_file():
                 files.append(file)
         if files and class_of(place) not in trained.class_names:
             raise _unknown(trained, str(place), place.name)
@@ -80,11 +79,11 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     try:
         columns = list(types_of(path))
         trained_column = trained.objective.settings.label_column
-        own_column = label_column or (trained_column if trained_column in columns else "")
-        named = (own_column,) if own_column else LABEL_COLUMNS
+        setting = label_column or (trained_column if trained_column in columns else "")
+        candidates = (setting,) if setting else LABEL_COLUMNS
         label = ""
-        if own_column or any(name.lower() in named for name in columns):
-            label = _column(path, columns, named, "the classes are", "name it with --label-column")
+        if setting or any(name.lower() in candidates for name in columns):
+            label = _column(path, columns, candidates, "the classes are", "name it with --label-column")
         usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
         value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
         table = read_columns(path, [value, label] if label else [value])
