@@ -35,11 +35,6 @@ class JoinedObjective(protosphere.ProtosphereObjective):
 class Joined(protosphere.Protosphere):
     """Server half: both, side by side."""
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Of the targets."""
-        return self._models().scales
-
     def check(self, num_classes: int, dim: int) -> None:
         """What either half refuses."""
         super().check(num_classes, dim)
@@ -74,12 +69,14 @@ class Joined(protosphere.Protosphere):
             download = {**download, DISCRIMINANT: m.Weights(discriminant)}
         states = {PRIVATE: targets.state, protosphere.SCATTER: outcome.state, DISCRIMINANT: discriminant}
         new_state = {f"{part}/{name}": tensor for part, tensors in states.items() for name, tensor in tensors.items()}
-        return replace(outcome, state=new_state, downloads={m.EVERYONE: download}, keeps=False)
-
-    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """Those of the models."""
-        private = _select(state, PRIVATE)
-        return m.prototypes_of_state(private) if private else None
+        return replace(
+            outcome,
+            state=new_state,
+            downloads={m.EVERYONE: download},
+            keeps=False,
+            prototypes=m.prototypes_of_state(targets.state),
+            scales=targets.scales,
+        )
 
 
 def _select(state: m.State, part: str) -> m.State:

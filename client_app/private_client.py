@@ -24,7 +24,7 @@ from protosphere.data.partition.assignment import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
-from protosphere.strategies.contract import own_round
+from protosphere.strategies.contract import ClientState, own_round
 from protosphere.strategies.release import encoder_scores, split_means
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
@@ -171,9 +171,10 @@ class PrivateClient(Client):
         request = self._make_request(instruction.run)
         release = self.ledger(instruction.run).release(request, self._compute_sums)
         scale = self.settings.privacy_scale
-        release_parts = finished(release, request.variance, request.shape, scale)
-        round_number = own_round(instruction.constants, instruction.round)
-        return self.objective.released(*release_parts, round_number)
+        prototypes, variances = finished(release, request.variance, request.shape, scale)
+        # nothing but the release is in it
+        state = ClientState(None, prototypes=prototypes, variances=variances)
+        return self.objective.upload(state, own_round(instruction.constants, instruction.round))
 
     def _make_request(self, run: str) -> Asked:
         settings = self.settings

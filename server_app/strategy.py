@@ -561,11 +561,11 @@ class PrototypeStrategy(Strategy):
     def _save_snapshot(self, server_round: int, uploads: Mapping[int, Payload], outcome: Outcome) -> None:
         """Keep the prototypes that came and went in this round, for the report."""
         # of this round alone: what is shown is named after it
-        prototypes = self.half.global_prototypes(outcome.state) if outcome.downloads else None
+        prototypes = outcome.prototypes
         downloads = self.half.expand(self.state.downloads) if prototypes is None else to_everyone(prototypes)
         if not uploads and prototypes is None:
             return
-        tensors, counts = snapshots.snapshot(self.half.expand(uploads), downloads, *self.half.scales)
+        tensors, counts = snapshots.snapshot(self.half.expand(uploads), downloads, *outcome.scales)
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
@@ -573,7 +573,7 @@ class PrototypeStrategy(Strategy):
         """The server's figures of a round."""
         separation = {}
         if self.run.exchange.pointwise:
-            separation = snapshots.separation_of(self.half.expand(outcome.downloads), self.half.scales[0])
+            separation = snapshots.separation_of(self.half.expand(outcome.downloads), outcome.scales[0])
         all_figures = {**outcome.figures, **separation}
         # JSON has no infinity
         return {

@@ -41,9 +41,11 @@ class MeansObjective(OneExchangeObjective):
         sums = torch.zeros(len(classes), features.shape[1], dtype=torch.float64).index_add_(0, owner, features)
         return {m.PROTOTYPES.name: m.PrototypeSet(classes, (sums / counts.unsqueeze(1)).float(), counts)}
 
-    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload | None:
-        """In the first rounds the class means of a release, with its counts."""
-        return {m.PROTOTYPES.name: prototypes} if round_number <= rounds_of_exchange(self.settings) else None
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
+        """Under `privacy`, where there is nothing else, the class means of a release with its counts."""
+        if state.encoded is not None or state.prototypes is None:
+            return super().upload(state, round_number)
+        return {m.PROTOTYPES.name: state.prototypes} if round_number <= rounds_of_exchange(self.settings) else None
 
 
 class MeansServer(OneExchange):
@@ -80,27 +82,22 @@ class MeansServer(OneExchange):
         figures, warnings = {"heard": len(clients)}, self.unheard(first_uploads.by_client, server_round)
         if not is_new:
             return m.Outcome(state, {}, figures, warnings, keeps=True)
-        _, counts = self.totals(clients)
+        sums, counts = self.totals(clients)
+        classes = counts.nonzero().flatten()
+        # mu_c, in the encoder's space
+        means = (sums[classes] / counts[classes].unsqueeze(1)).float()
+        prototypes = m.PrototypeSet(classes, means) if len(classes) else None
         if self.ends(server_round):
             warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
-        return m.Outcome(first_uploads.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
+        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings, prototypes=prototypes)
 
     def _in_units(self, first_uploads: FirstUploads[m.PrototypeSet]) -> list[m.PrototypeSet]:
         """Means of unit vectors, by ascending partition."""
         scale = upload_scale(self.settings)
         return [means.with_vectors(means.vectors / scale) for means in first_uploads.parts.values()]
-
-    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """mu_c, in the encoder's space."""
-        if not state:
-            return None
-        sums, counts = self.totals(self._in_units(FirstUploads.of(m.PrototypeSet, state)))
-        present = counts > 0
-        if not present.any():
-            return None
-        return m.PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
 
 
 def class_totals(

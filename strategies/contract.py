@@ -63,6 +63,7 @@ class ClientState:
         received: what a method keeps of a message for the training that it starts; not stored.
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
         encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a SpaceObjective.
+        variances: of a release under `privacy`, around its prototypes (k, d), without their scale.
         pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
         space: what `SpaceObjective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
         extra: further tensors that a method keeps between rounds.
@@ -78,6 +79,7 @@ class ClientState:
     received: Payload | None = None
     features: tuple[Tensor, Tensor] | None = None
     encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
+    variances: Tensor | None = None
     pool_weight: float = EQUAL_WEIGHT
     space: Payload | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -240,13 +242,12 @@ class Objective:
         return softmax(self.logits(state, z).float(), dim=1)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
-        """What leaves the client after training; nothing by default."""
-        return None
+        """What leaves the client after training; nothing by default.
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
-        """What leaves under `privacy` instead: of a release's prototypes and counts
-        (`protosphere.prototypes.release.finished`)."""
-        return {PROTOTYPES.name: prototypes.without_counts()}
+        Under `privacy` (`Method.releases`) it is made of a state that holds a noisy release and nothing of the model:
+        `prototypes` in the encoder's space with noisy counts, and for mixtures their `variances`.
+        """
+        return None
 
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
         """The parts of weights that cross, as they are in the module; none by default."""
@@ -322,6 +323,8 @@ class Outcome:
         downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
         keeps: whether downloads of the last round stay that are not made anew.
         constants: of `begin`: numbers that are worked out once for the run; every message carries them.
+        prototypes: what a report shows as global prototypes, where none go down as such.
+        scales: what the vectors that go down, and those that came up, are multiplied by to be, or lie beside, targets.
         figures: what to record beside the round, by name.
         warnings: sentences for the person who watches.
     """
@@ -332,6 +335,8 @@ class Outcome:
     warnings: Sequence[str] = ()
     keeps: bool = False
     constants: Mapping[str, float] = field(default_factory=dict)
+    prototypes: PrototypeSet | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
 
 
 class ServerHalf:
@@ -390,11 +395,6 @@ class ServerHalf:
     # --- what a method overrides ----------------------------------------------------------------------
 
     @property
-    def scales(self) -> tuple[float, float]:
-        """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
-        return 1.0, 1.0
-
-    @property
     def ignored_settings(self) -> frozenset[str]:
         """Shared settings that change nothing in what it computes, or that it refuses to see changed; a comparison
         does not vary them. Class counts in uploads are weighed in any case."""
@@ -443,10 +443,6 @@ class ServerHalf:
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """Uploads or downloads as vectors of the feature space, of a method that sends less of them."""
         return payloads
-
-    def global_prototypes(self, state: State) -> PrototypeSet | None:
-        """What a report shows as global prototypes, where none go down as such."""
-        return None
 
 
 @dataclass(frozen=True)

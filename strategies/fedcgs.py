@@ -160,7 +160,9 @@ class FedCGS(m.ServerHalf):
         pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
         figures = {"rows": int(pooled.weights.sum())}
         new_state = state_of(heard, clients, pooled)
-        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures)
+        # mu_j goes down as part of the discriminant
+        means = class_means_of(new_state)
+        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures, prototypes=means)
 
     def _build_discriminant(self, pooled: Pooled) -> m.Payload:
         options, sums, counts = self.options[FedCGSSettings], pooled.sums, pooled.weights
@@ -168,10 +170,6 @@ class FedCGS(m.ServerHalf):
         covariance = covariance_of_sums(sums, counts, pooled.moment, options.shrinkage, around_the_mean=total)
         bound = self.settings.max_prototype_norm
         return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)}
-
-    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """mu_j, which go down as part of the discriminant."""
-        return class_means_of(state) if "sums" in state else None
 
 
 def _read_statistics(partition: int, upload: m.Payload) -> Statistics:

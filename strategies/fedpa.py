@@ -117,10 +117,6 @@ class FedPA(GeneratorServer):
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
-    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """Those that lie beside the averaged weights."""
-        return m.prototypes_of_state(state) if state else None
-
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
         """The means of weights and of prototypes."""
         outcome = super().finish(totals, state, server_round)
@@ -130,7 +126,7 @@ class FedPA(GeneratorServer):
         fresh = m.PrototypeSet(classes, (total[CLASS_SUMS][classes] / weights[classes].unsqueeze(1)).float())
         prototypes = m.fill_missing_classes(state, fresh)
         payload = {**outcome.downloads[group], m.PROTOTYPES.name: prototypes}
-        return replace(outcome, state=m.as_state(prototypes), downloads={group: payload})
+        return replace(outcome, state=m.as_state(prototypes), downloads={group: payload}, prototypes=prototypes)
 
 
 def by_counts(options: m.Options) -> bool:

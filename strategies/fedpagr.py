@@ -21,7 +21,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.losses import entropy_spread, prototype_contrast
@@ -96,11 +95,9 @@ class FedPAGRObjective(ConsensusObjective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """p_kc: the normalised means."""
-        return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
-
-    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
-        """The directions of a release's means."""
-        return {m.PROTOTYPES.name: prototypes.without_counts().on_sphere()}
+        if state.prototypes is None:
+            return None
+        return {m.PROTOTYPES.name: state.prototypes.without_counts().on_sphere()}
 
 
 class FedPAGR(m.ServerHalf):

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from protosphere import method as m
 
@@ -52,25 +51,17 @@ class FedProtoObjective(m.PullObjective):
             return super().upload(state, round_number)
         return {m.PROTOTYPES.name: state.prototypes}
 
-    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
-        """The same of a release."""
-        return {m.PROTOTYPES.name: prototypes if sends_counts(self.options) else prototypes.without_counts()}
-
 
 class FedProto(m.ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Clients multiply what goes down by gamma."""
-        return self.options[FedProtoSettings].gamma, 1.0
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.options[FedProtoSettings]
         fresh = m.aggregate(list(m.prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
         prototypes = m.fill_missing_classes(state, fresh)
-        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
+        # clients multiply what goes down by gamma
+        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes), scales=(options.gamma, 1.0))
 
 
 def sends_counts(options: m.Options) -> bool:

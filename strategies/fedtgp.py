@@ -13,7 +13,8 @@ default the mean squared error with lambda 1 (`prototype-loss`, `prototype-weigh
 gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -58,11 +59,6 @@ class FedTGP(TrainedPrototypes):
     prefix = "fedtgp"
     loss_name = "contrastive_loss"
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """Clients multiply what goes down by gamma."""
-        return self.options[FedTGPSettings].gamma, 1.0
-
     def training(self) -> Training:
         """By `fedtgp.*`."""
         options = self.options[FedTGPSettings]
@@ -78,6 +74,11 @@ class FedTGP(TrainedPrototypes):
             "collapsed_loss": collapsed_loss(int(present.sum()), margin),
         }
         return partial(margin_contrast, margin=margin), figures
+
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+        """The trained prototypes, which clients multiply by gamma."""
+        outcome = super().aggregate(uploads, state, server_round)
+        return replace(outcome, scales=(self.options[FedTGPSettings].gamma, 1.0))
 
 
 METHOD = m.Method(

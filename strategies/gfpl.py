@@ -146,9 +146,13 @@ class GFPLObjective(m.Objective):
         return m.Loss(weighted + options.dot_weight * dot, parts, z)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """In exchange rounds a mixture for each class; else nothing."""
+        """In exchange rounds a mixture for each class, of a release a Gaussian for each; else nothing."""
         options = self.options[GFPLSettings]
-        if state.features is None or not options.exchanges(round_number, self.settings.rounds):
+        if not options.exchanges(round_number, self.settings.rounds):
+            return None
+        if state.prototypes is not None and state.variances is not None:
+            return {m.MIXTURES.name: self._build_gaussians(state.prototypes, state.variances)}
+        if state.features is None:
             return None
         seed = m.derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
@@ -158,15 +162,12 @@ class GFPLObjective(m.Objective):
         steps = STEPS_A_COMPONENT * options.components
         return {m.MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
 
-    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload | None:
-        """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
-        if variances is None or not self.options[GFPLSettings].exchanges(round_number, self.settings.rounds):
-            return None
+    def _build_gaussians(self, prototypes: m.PrototypeSet, variances: Tensor) -> m.MixtureSet:
+        """One component for each class of a release, in the prototypes' scale."""
         squared = self.settings.privacy_scale**2
         weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
         counts = prototypes.counts if sends_counts(self.options) else None
-        mixtures = m.MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
-        return {m.MIXTURES.name: mixtures}
+        return m.MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
 
     def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""

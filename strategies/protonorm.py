@@ -76,11 +76,6 @@ class ProtoNormObjective(m.PullObjective):
 class ProtoNorm(m.ServerHalf):
     """Server half: mean, direction, alignment."""
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """γ, of the unit vectors that go down."""
-        return self.options[ProtoNormSettings].gamma, 1.0
-
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
@@ -123,7 +118,9 @@ class ProtoNorm(m.ServerHalf):
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
-        return m.Outcome(m.as_state(aligned), m.to_everyone(aligned), figures, warnings)
+        # clients multiply the unit vectors that go down by gamma
+        scales = options.gamma, 1.0
+        return m.Outcome(m.as_state(aligned), m.to_everyone(aligned), figures, warnings, scales=scales)
 
 
 def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:

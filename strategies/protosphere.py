@@ -237,7 +237,8 @@ class Protosphere(m.ServerHalf):
         new_state = state_of(heard, clients, pooled)
         if not clients:
             return m.Outcome(new_state, {}, figures, warnings, keeps=True)
-        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures, warnings)
+        downloads = {m.EVERYONE: self._build_discriminant(pooled)}
+        return m.Outcome(new_state, downloads, figures, warnings, prototypes=class_means_of(new_state))
 
     def _read_statistics(self, partition: int, upload: m.Payload) -> Statistics:
         """m_ij, w_ij and n_i S_i."""
@@ -274,10 +275,6 @@ class Protosphere(m.ServerHalf):
             f"{some_of([client_word(partition) for partition in missing])} sent no statistics in the rounds in which "
             f"they count, so the shared discriminant contains none of its samples; {remedy}.",
         )
-
-    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
-        """mu_j, in the encoder's space."""
-        return class_means_of(state) if "sums" in state else None
 
 
 def _choose_exchange(options: m.Options) -> m.Exchange:

@@ -1,6 +1,6 @@
 """What `privacy = "release"` makes of a method's messages: uploads of a noisy release, and a part more that comes down.
 
-A client's upload is made of its release alone (`Objective.released`), the same in every round. Beside the method's own
+A client's upload is made of a state that holds its release alone, the same in every round. Beside the method's own
 download goes `encoder-means`: m_j, the mean of the decoded, unscaled uploads of class j, for the rule `encoder`:
 
     argmax_j  z^ . m_j / ||m_j||,   z^ the public encoder's direction of a row

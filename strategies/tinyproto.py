@@ -78,11 +78,9 @@ class TinyProtoObjective(m.PullObjective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The values under the masks of n_ij p_ij, and n_ij itself never."""
-        return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
-
-    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
-        """The same of a release, whose counts are noisy."""
-        prototypes = prototypes.to(device="cpu")
+        if state.prototypes is None:
+            return None
+        prototypes = state.prototypes.to(device="cpu")
         scaled = _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
         return {m.PROTOTYPES.name: compressed(scaled, self.masks)}
 
@@ -198,17 +196,23 @@ class TinyProto(m.ServerHalf):
         holder_counts = holders(sets.values(), self.num_classes)[vectors.labels]
         return vectors.with_vectors(holder_counts.unsqueeze(1) * vectors.vectors)
 
-    def figures(self, sets: Mapping[int, m.PrototypeSet], targets: m.PrototypeSet) -> dict[str, m.Figure]:
+    def figures(
+        self, sets: Mapping[int, m.PrototypeSet], prototypes: m.PrototypeSet, scale: float
+    ) -> dict[str, m.Figure]:
         """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
-        prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
+        prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know.
+
+        Args:
+            scale: what clients multiply the prototypes that go down by.
+        """
         if "mu" not in self.constants or self._has_withheld(sets):
             return {}
         means = m.aggregate(list(sets.values()), "mean")
         sums = holders(sets.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
         usual = float(sums.norm(dim=1).sum()) / self._count_images(sets)
-        mu, rows = self.constants["mu"], torch.isin(targets.labels, means.labels)
-        norm = self.scales[0] * float(targets.vectors[rows].double().norm(dim=1).mean())
-        return {"mu": mu, "target_to_weighted_mean": norm / usual if usual > 0 else None}
+        rows = torch.isin(prototypes.labels, means.labels)
+        norm = scale * float(prototypes.vectors[rows].double().norm(dim=1).mean())
+        return {"mu": self.constants["mu"], "target_to_weighted_mean": norm / usual if usual > 0 else None}
 
     def _has_withheld(self, uploads: Iterable[int]) -> bool:
         """Whether clients do not tell their rows, so that no figure can be had of them."""
@@ -224,18 +228,15 @@ class TinyProtoFP(TinyProto):
 
     target = 0.9
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """The clients multiply by mu (Eq. 11)."""
-        mu = self.constants.get("mu", 1.0)
-        return mu, mu
-
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
+        """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype. Clients multiply by
+        mu (Eq. 11)."""
+        mu = self.constants.get("mu", 1.0)
         sets = m.prototype_sets(self.expand(uploads))
         fresh = self.summed(sets, m.aggregate(list(sets.values()), "mean"))
         prototypes = self._shorten(m.fill_missing_classes(state, fresh))
-        return m.Outcome(m.as_state(prototypes), self.compress(prototypes), self.figures(sets, fresh))
+        figures = self.figures(sets, fresh, mu)
+        return m.Outcome(m.as_state(prototypes), self.compress(prototypes), figures, scales=(mu, mu))
 
     def _shorten(self, prototypes: m.PrototypeSet) -> m.PrototypeSet:
         """Down to what the clients take: an upload may be as long as all images of its client allow, and each client
@@ -254,11 +255,6 @@ class TinyProtoFT(TinyProto, FedTGP):
 
     target = 0.6
 
-    @property
-    def scales(self) -> tuple[float, float]:
-        """The server has multiplied by mu before it aggregated; the clients multiply by FedTGP's gamma."""
-        return self.options[FedTGPSettings].gamma, self.constants.get("mu", 1.0)
-
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
@@ -269,7 +265,9 @@ class TinyProtoFT(TinyProto, FedTGP):
             scaled[partition] = {m.PROTOTYPES.name: summed.with_vectors(mu * summed.vectors)}
         outcome = super().aggregate(scaled, state, server_round)
         targets = m.prototypes_of(outcome.downloads[m.EVERYONE])
-        return m.Outcome(outcome.state, self.compress(targets), {**outcome.figures, **self.figures(sets, targets)})
+        gamma, _ = outcome.scales
+        figures = {**outcome.figures, **self.figures(sets, targets, gamma)}
+        return m.Outcome(outcome.state, self.compress(targets), figures, scales=(gamma, mu))
 
 
 def mean_class_count(identities: Mapping[int, m.Identity], of_all: bool) -> float:

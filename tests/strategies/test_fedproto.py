@@ -55,11 +55,12 @@ def test_gamma_scales_a_client_s_targets_and_not_what_crosses(halves, strategy):
     for gamma in (default, 7.5):
         both = halves({"strategy": strategy, setting: gamma}, K, D)
         targets = both.objective.targets(state, payload(received))
-        sent.append(lone(both.server.aggregate(payloads(uploads()), {}, 1).downloads[EVERYONE]).vectors)
+        outcome = both.server.aggregate(payloads(uploads()), {}, 1)
+        sent.append(lone(outcome.downloads[EVERYONE]).vectors)
 
         assert torch.equal(targets.vectors, gamma * torch.eye(2, D))
         assert targets.labels.tolist() == [1, 4]
         assert both.objective.targets(state, None) is None
-        assert both.server.scales[0] == gamma
+        assert outcome.scales == (gamma, 1.0)
     assert torch.equal(received.vectors, torch.eye(2, D))
     assert torch.equal(*sent)

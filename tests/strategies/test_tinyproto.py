@@ -96,7 +96,7 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     received = across(lone(outcome.downloads[EVERYONE]), made)
     assert received.dim == (ones or D)
     masks = class_masks(K, D, ones, seed=0) if ones else torch.ones(K, D, dtype=torch.bool)
-    assert made.server.scales == (mu, mu)
+    assert outcome.scales == (mu, mu)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), payload(received))
     assert targets.labels.tolist() == [0, 1, 2, 3]
     for row, label in enumerate(targets.labels.tolist()):
@@ -132,7 +132,7 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         expected = reference.aggregate(payloads(scaled), reference_state, server_round)
         state, reference_state = outcome.state, expected.state
         assert same_state(state, reference_state)
-        assert made.server.scales == (1.0, mu)
+        assert outcome.scales == (1.0, mu)
         download = lone(outcome.downloads[EVERYONE])
         dense = lone(expected.downloads[EVERYONE])
         masks = class_masks(K, D, ones, seed=0)[dense.labels] if ones else torch.ones(len(dense), D, dtype=torch.bool)
