@@ -109,7 +109,6 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         client.data.num_classes,
         client.settings.feature_dim,
         client.limits(),
-        client.objective.norm_scale,
         trains,
     )
     store = client.store(instruction.run)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from protosphere.client_app.site import (
     whole_number,
 )
 from protosphere.client_app.store import Store, describe, lay_out, new_state, size_of
-from protosphere.client_app.train import train
+from protosphere.client_app.train import evaluation_follows, train
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import minor_name
@@ -42,8 +43,9 @@ from protosphere.data.partition.assignment import DataSpec
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Layout
-from protosphere.strategies.contract import ClientState, Objective, own_round
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.companions import companion_of
+from protosphere.strategies.contract import ClientState, MethodError, Objective, WeightsObjective, own_round
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.arrays import Limits
 from protosphere.wire.layouts import layout_lines
@@ -93,7 +95,7 @@ class Client:
             )
         self._load_data()
         self.begin_message()
-        self._refuse_companion(self.objective.companion)
+        self._refuse_companion(companion_of(self.objective))
         self.encoded: Encoded | None = None
         if self.run.encodes:
             self.encoded = encoded_of(self.run, node, self.data, self._load, simulated())
@@ -130,18 +132,15 @@ class Client:
         """Who this client is. Builds the model once, so that one that does not fit is found before training."""
         state = self._new_state()
         data = self.data
-        companion = self.objective.companion
-        companion_parameters = _count_parameters(state.module.companion) if companion else 0
-        extra_parameters = sum(
-            _count_parameters(state.module.get_submodule(name)) for name in self.objective.added_modules
-        )
+        companion = companion_of(self.objective)
+        companion_parameters = sum(p.numel() for p in state.module.companion.parameters()) if companion else 0
         labels, counts = data.train.labels.unique(return_counts=True)
         layouts = self._get_layouts(state)
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
             model=self._name_model(),
-            parameters=_count_parameters(state.module) - companion_parameters - extra_parameters,
+            parameters=state.parameters,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
             classes=tuple(labels.tolist()),
@@ -198,9 +197,22 @@ class Client:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
         key = json.dumps([self._describe(), self.device.type, plugins.digest(self.model)], sort_keys=True)
         if key not in _layouts:
-            shared = self.objective.shared((state or self._new_state()).module) if self.run.exchange.weights else {}
+            shared = self._list_shared((state or self._new_state()).module) if self.run.exchange.weights else {}
             _layouts[key] = {part: weights.layout for part, weights in shared.items()}
         return _layouts[key]
+
+    def _list_shared(self, module: torch.nn.Module) -> Mapping[str, Weights]:
+        """The parts of weights that cross, as they are in the module.
+
+        Raises:
+            MethodError: the method sends weights, and its objective does not say which.
+        """
+        if not isinstance(self.objective, WeightsObjective):
+            raise MethodError(
+                f"weights cross, but {type(self.objective).__name__} does not say which; derive it from "
+                "WeightsObjective, and write its `shared`"
+            )
+        return self.objective.shared(module)
 
     def _name_model(self) -> str:
         """Its model's name, without a path that is the site's own."""
@@ -239,7 +251,8 @@ class Client:
             self.objective.receive(state, self._initial_where_nothing_came(download, round_number), round_number)
             # what was received may be the new targets
             self._lay_out(state, download)
-            figures = train(self.objective, state, self.data, stream, round_number)
+            measures = self.run.method.reads_prototypes or evaluation_follows(self.settings, round_number)
+            figures = train(self.objective, state, self.data, stream, round_number, measures)
         except DivergenceError as error:
             # the state in memory is spoilt; the store still holds the last good one
             problem = f"client {self.partition} ({self._name_model()}) diverged in round {round_number}: "
@@ -262,7 +275,7 @@ class Client:
         shared = up or down
         if download is not None or round_number == 1 or not shared:
             return download
-        initial = self.objective.shared(self._new_state().module)
+        initial = self._list_shared(self._new_state().module)
         return {name: part for name, part in initial.items() if name in shared}
 
     def _hide_scale(self, figures: TrainingFigures, upload: Payload | None) -> TrainingFigures:
@@ -399,7 +412,3 @@ class Client:
         state.pool_weight, state.space = store.load_pool()
         self._measure_late(state)
         return state
-
-
-def _count_parameters(module: torch.nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

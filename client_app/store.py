@@ -64,7 +64,8 @@ def new_state(
     seed = derive(settings.seed, "model", seed_name(model), *whose)
     activation = settings.feature_activation
     network = build(model, input_shape, settings.feature_dim, objective.num_classes, seed, activation)
-    return ClientState(channels_last(objective.build(network, seed)).to(device))
+    parameters = sum(p.numel() for p in network.parameters())
+    return ClientState(channels_last(objective.build(network, seed)).to(device), parameters=parameters)
 
 
 def lay_out(objective: Objective, state: ClientState, received: Payload | None, device: torch.device) -> None:

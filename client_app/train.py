@@ -30,11 +30,13 @@ def train(
     data: ClientData,
     stream: tuple[int | str, ...],
     round_number: int,
+    measures: bool = True,
 ) -> TrainingFigures:
     """Train in place, then measure the local prototypes, or take those that training met.
 
     Args:
         stream: names the client's random stream of this round (protosphere.core.seeds).
+        measures: whether anybody reads the prototypes before the next training.
 
     Raises:
         DivergenceError: the state is spoilt then and must not be kept.
@@ -83,7 +85,7 @@ def train(
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     if met is not None:
         met.leave(state)
-    elif objective.of_prototypes or evaluation_follows(objective.settings, round_number):
+    elif measures:
         measure(objective, state, data)
     else:
         # those of an earlier model would be wrong

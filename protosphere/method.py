@@ -30,6 +30,7 @@ from protosphere.prototypes.weights import Weights as Weights
 from protosphere.strategies.contract import EVERYONE as EVERYONE
 from protosphere.strategies.contract import MIXTURES as MIXTURES
 from protosphere.strategies.contract import NOTHING as NOTHING
+from protosphere.strategies.contract import OF_CLAIMS as OF_CLAIMS
 from protosphere.strategies.contract import PROTOTYPES as PROTOTYPES
 from protosphere.strategies.contract import Batch as Batch
 from protosphere.strategies.contract import ClientState as ClientState
@@ -48,6 +49,7 @@ from protosphere.strategies.contract import PullObjective as PullObjective
 from protosphere.strategies.contract import ServerHalf as ServerHalf
 from protosphere.strategies.contract import SpaceObjective as SpaceObjective
 from protosphere.strategies.contract import State as State
+from protosphere.strategies.contract import WeightsObjective as WeightsObjective
 from protosphere.strategies.contract import as_state as as_state
 from protosphere.strategies.contract import fill_missing_classes as fill_missing_classes
 from protosphere.strategies.contract import local_prototypes as local_prototypes

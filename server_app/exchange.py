@@ -49,7 +49,7 @@ class ReplyContext:
         max_norm: the largest norm of what comes up.
         trains: whether the messages ask for training; else for an evaluation.
         identities: partition -> who it said it is; none for replies that nothing is known about.
-        units: partition -> what the norms of its upload are measured in, 1 where it is missing.
+        summed_samples: partition -> of how many samples a vector of its upload may be the sum; 1 where it is missing.
         rules: the inference rules that clients report; None where every name is legal.
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
         parts_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
@@ -66,7 +66,7 @@ class ReplyContext:
     max_norm: float
     trains: bool = True
     identities: Mapping[int, Identity] = field(default_factory=dict)
-    units: Mapping[int, float] = field(default_factory=dict)
+    summed_samples: Mapping[int, float] = field(default_factory=dict)
     rules: Collection[str] | None = None
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
     parts_of_newcomers: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
@@ -271,7 +271,7 @@ def _decode_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyConte
         raise MessageError("the upload is missing")
     identity = context.identities.get(reply.partition)
     layouts = read_layouts(identity.layouts) if identity is not None else {}
-    limits = Limits(context.max_norm * context.units.get(reply.partition, 1.0), layouts)
+    limits = Limits(context.max_norm * context.summed_samples.get(reply.partition, 1.0), layouts)
     return decode(upload, parts, context.num_classes, context.dim, limits)
 
 

@@ -71,10 +71,12 @@ from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS
+from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
 SHOULD_STOP = "should-stop"  # why a run ends that the `should_stop` of its start has ended
+WITHHELD_SAMPLES = 1e6  # of a client that does not tell: its vectors may be sums of so many
 
 
 class PrototypeStrategy(Strategy):
@@ -508,7 +510,7 @@ class PrototypeStrategy(Strategy):
             dim=self.settings.feature_dim,
             max_norm=self.settings.max_prototype_norm,
             identities=self.roster.identities,
-            units={partition: self.half.norm_scale(partition) for partition in self.roster.identities},
+            summed_samples=self._count_summed_samples(parts),
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.contradiction,
             parts_of_newcomers=parts_of_newcomers,
@@ -517,6 +519,15 @@ class PrototypeStrategy(Strategy):
             shared_test=self.shared_test if measures_ensemble else None,
             withholds_figures=self.run.private and not self.settings.privacy_measure,
         )
+
+    def _count_summed_samples(self, parts: Sequence[Part]) -> dict[int, float]:
+        """partition -> of how many samples its vectors may be sums, as far as its number is believed."""
+        if not any(part.sums for part in parts):
+            return {}
+        return {
+            partition: WITHHELD_SAMPLES if identity.withheld else float(identity.rows[0] or 1)
+            for partition, identity in self.half.identities.items()
+        }
 
     def sample(self, server_round: int) -> list[int]:
         """Partition ids that train in this round."""

@@ -173,7 +173,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             }
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
         settings_by_type[kind] = check(kind, values, f"{prefix}.")
-    if settings.prototypes_from == "training" and (method.objective.of_features or settings.inference == DISCRIMINANT):
+    if settings.prototypes_from == "training" and (method.uploads_features or settings.inference == DISCRIMINANT):
         cause = (
             "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
         )
@@ -345,9 +345,7 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
         names -= {"max-prototype-norm"}
     if not _obeys_wire_dtype(exchange):
         names -= {"wire-dtype"}
-    names -= method.server(Settings(), Options(settings_by_type)).ignored_settings - (
-        OF_CLAIMS if exchange.counts else set()
-    )
+    names -= method.ignored_settings(Options(settings_by_type)) - (OF_CLAIMS if exchange.counts else frozenset())
     if not exchange.weights:
         names -= {"share-buffers"}
     return names

@@ -12,6 +12,7 @@ built. Running statistics of the mixture are v's.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -22,7 +23,13 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.companion import Mixture
 from protosphere.models.optimiser import EagerSGD
-from protosphere.strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion
+from protosphere.strategies.weights import (
+    AVERAGING,
+    COMPANION,
+    AveragedCompanions,
+    SharedObjective,
+    companion,
+)
 
 
 @m.method_settings
@@ -73,11 +80,10 @@ class APFLObjective(SharedObjective):
         )
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=AveragedCompanions,
     objective=APFLObjective,
     settings={"apfl": APFLSettings},
     exchange=companion,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

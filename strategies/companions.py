@@ -63,6 +63,11 @@ class CompanionObjective(SharedObjective):
         return build(self.companion, model.input_shape, feature_dim, model.num_classes, seed, activation)
 
 
+def companion_of(objective: m.Objective) -> str:
+    """The name of the second model that an objective puts beside the client's, the same on all; "" for none."""
+    return objective.companion if isinstance(objective, CompanionObjective) else ""
+
+
 class MeanOfCompanions(AveragedWeights):
     """Server half: one group of all clients, in which each counts the same unless the method says otherwise."""
 

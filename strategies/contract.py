@@ -68,6 +68,7 @@ class ClientState:
         space: what `SpaceObjective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
         extra: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
+        parameters: how many the client's own model has, without what `build` added to it.
     """
 
     module: Any
@@ -84,6 +85,7 @@ class ClientState:
     space: Payload | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
+    parameters: int = 0
 
     def forget(self) -> None:
         """Let go what is of one message alone."""
@@ -176,27 +178,12 @@ class Objective:
     `receive`, `targets` once more, `phases`, `loss` with each batch, and `upload` when the local prototypes are
     measured. A message of evaluation calls `targets`, `evaluation_state` for the rule `received`, and `scores`; it
     never calls `receive`.
-
-    Attributes:
-        added_modules: names of what `build` adds to the module that is no part of the client's own model.
-        of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
-        of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
-            features are measured before evaluations alone, and there are no prototypes after other rounds.
     """
-
-    added_modules: Sequence[str] = ()
-    of_features = False
-    of_prototypes = True
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
         self.options = options
         self.num_classes = num_classes
-
-    @property
-    def companion(self) -> str:
-        """The name of a second model, the same on all clients, that `build` puts beside the client's; "" for none."""
-        return ""
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """Add heads, projections, companions to the client's private model."""
@@ -207,10 +194,6 @@ class Objective:
         arrival uses it with the model as the last round left it."""
         vectors = class_vectors(received)
         return vectors if isinstance(vectors, PrototypeSet) else None
-
-    def norm_scale(self, constants: Mapping[str, float]) -> float:
-        """What the norms of a download are measured in, from the run's constants."""
-        return 1.0
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take what was received into the state, after evaluation and before training."""
@@ -249,10 +232,6 @@ class Objective:
         """
         return None
 
-    def shared(self, module: nn.Module) -> Mapping[str, Weights]:
-        """The parts of weights that cross, as they are in the module; none by default."""
-        return {}
-
     def evaluation_state(self, state: ClientState, received: Payload | None) -> ClientState:
         """The client as it would predict with what has just come, judged by the rule `received`; changes nothing."""
         return state
@@ -262,7 +241,16 @@ class Objective:
         return {}
 
 
-class SpaceObjective(Objective):
+class WeightsObjective(Objective):
+    """Client half of a method of whose messages parts are weights."""
+
+    def shared(self, module: nn.Module) -> Mapping[str, Weights]:
+        """The parts of weights that cross, by name, as they are in the module before training: their layout is what
+        messages are held against."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which weights cross")
+
+
+class SpaceObjective(WeightsObjective):
     """Client half of a method that reads samples through the public encoder, without `privacy`.
 
     An evaluation calls `complete` once, `encoded_scores` for the rule `encoder`, and `pooled` for the rule `pool`.
@@ -366,7 +354,7 @@ class ServerHalf:
         self.group_names: dict[str, int] = {}
 
     def meet(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
-        """Take what is known once the clients are; refuse a K or d that the method cannot work with.
+        """Take what is known once the clients are, and check it.
 
         Raises:
             SettingError: of `check`.
@@ -394,18 +382,9 @@ class ServerHalf:
 
     # --- what a method overrides ----------------------------------------------------------------------
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """Shared settings that change nothing in what it computes, or that it refuses to see changed; a comparison
-        does not vary them. Class counts in uploads are weighed in any case."""
-        return OF_CLAIMS
-
-    def norm_scale(self, partition: int) -> float:
-        """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
-        return 1.0
-
     def check(self, num_classes: int, dim: int) -> None:
-        """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
+        """Refuse, before round 1 and when clients join, a K, a d or clients that the method cannot work with (raise
+        SettingError)."""
 
     def notices(self) -> Sequence[str]:
         """Sentences for the person who starts the run, where a setting does less than its name says."""
@@ -458,6 +437,11 @@ class Method:
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
         releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
         counts_own_rounds: whether a client that joins later uploads as if the round in which it joins were its first.
+        reads_prototypes: whether the objective reads `state.prototypes` while it trains or uploads. Where it does not,
+            clients measure features before evaluations alone, and have no prototypes after other rounds.
+        uploads_features: whether uploads are made of the trained model's features, which `prototypes-from` may drop.
+        ignored_settings: shared settings that change nothing in what it computes, under these options, or that it
+            refuses to see changed; a comparison does not vary them. Class counts in uploads are weighed in any case.
     """
 
     server: type[ServerHalf]
@@ -469,6 +453,9 @@ class Method:
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
     counts_own_rounds: bool = False
+    reads_prototypes: bool = True
+    uploads_features: bool = False
+    ignored_settings: Callable[[Options], frozenset[str]] = lambda options: OF_CLAIMS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {**self.server.shared_settings, **self.settings})

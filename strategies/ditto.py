@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.companion import WithCompanion
 from protosphere.strategies.weights import (
+    AVERAGING,
     COMPANION,
-    SHARED_RULES,
     AveragedCompanions,
     SharedObjective,
     anchored,
@@ -91,11 +91,11 @@ class DittoObjective(SharedObjective):
         return replace(state, module=module.companion)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=AveragedCompanions,
     objective=DittoObjective,
     settings={"ditto": DittoSettings},
     exchange=companion,
     inference="classifier",
-    rules=SHARED_RULES,
 )

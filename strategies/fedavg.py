@@ -7,10 +7,11 @@
 Buffers (the running statistics of batch norms) are averaged like weights unless `share-buffers` is "own".
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from protosphere import method as m
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.strategies.weights import AVERAGING, AveragedWeights
 
 
 @m.method_settings
@@ -33,11 +34,9 @@ class FedAvg(AveragedWeights):
         return self.options[FedAvgSettings].weighting
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedAvg,
-    objective=WholeObjective,
     settings={"fedavg": FedAvgSettings},
-    exchange=whole_model,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
+    ignored_settings=lambda options: m.OF_CLAIMS if options[FedAvgSettings].weighting == "uniform" else frozenset(),
 )

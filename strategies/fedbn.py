@@ -9,13 +9,14 @@ Departure: clients weigh by their samples; in the authors' code each weighs the 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protosphere import method as m
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.strategies.weights import AVERAGING, AveragedWeights, WholeObjective
 
 
 class FedBNObjective(WholeObjective):
@@ -50,10 +51,8 @@ class FedBN(AveragedWeights):
         )
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedBN,
     objective=FedBNObjective,
-    exchange=whole_model,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

@@ -114,11 +114,6 @@ class FedCGSObjective(m.SpaceObjective):
 class FedCGS(m.ServerHalf):
     """Server half: sums, and the discriminant that they make."""
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """None: it weighs clients by their samples."""
-        return frozenset()
-
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
@@ -196,4 +191,6 @@ METHOD = m.Method(
     inference=RULE,
     rules=RULES,
     counts_own_rounds=True,
+    # the server weighs clients by their samples
+    ignored_settings=lambda options: frozenset(),
 )

@@ -41,8 +41,6 @@ class FedDistillSettings:
 class FedDistillObjective(m.Objective):
     """Client half."""
 
-    of_features = True
-
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
@@ -130,5 +128,6 @@ METHOD = m.Method(
     settings={"feddistill": FedDistillSettings},
     exchange=lambda options: m.Exchange(PARTS, PARTS),
     inference="classifier",
+    uploads_features=True,
     rules=tuple(rule for rule in m.RULES if rule != "global-prototypes"),
 )

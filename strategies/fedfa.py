@@ -16,6 +16,7 @@ most; here they move to p_ic, measured after training. The authors' means over b
 shrinks rare classes. Read from the authors' code alone (the paper was not at hand).
 """
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -31,7 +32,7 @@ from protosphere.strategies.class_vectors import (
     received_vectors,
     with_class_vectors,
 )
-from protosphere.strategies.weights import EXTRACTOR, HEAD, WholeObjective
+from protosphere.strategies.weights import AVERAGING, EXTRACTOR, HEAD, WholeObjective
 
 
 @m.method_settings
@@ -56,8 +57,6 @@ def start(num_classes: int, dim: int, seed: int) -> Tensor:
 
 class FedFAObjective(WholeObjective):
     """Client half."""
-
-    of_prototypes = True
 
     def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet:
         """a_c, from round 1 on."""
@@ -98,11 +97,12 @@ class FedFA(AveragedWithClassVectors):
         return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedFA,
     objective=FedFAObjective,
     settings={"fedfa": FedFASettings},
     exchange=lambda options: with_class_vectors(EXTRACTOR, HEAD),
-    inference=m.RECEIVED,
     rules=(*m.RULES, m.RECEIVED),
+    reads_prototypes=True,
 )

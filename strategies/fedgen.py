@@ -17,6 +17,7 @@ HtFLlib drops KL and diversity.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -27,7 +28,7 @@ from protosphere import method as m
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
-from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, SHARED_RULES, both_ways
+from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, both_ways
 
 FLOOR = 1e-4  # of alpha_r and beta_r
 
@@ -135,11 +136,10 @@ def exchange(options: m.Options) -> m.Exchange:
     return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)), told_counts=counted)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedGen,
     objective=FedGenObjective,
     settings={"fedgen": FedGenSettings},
     exchange=exchange,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

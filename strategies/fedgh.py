@@ -9,6 +9,7 @@ rate 0.01 and batches of 32, without momentum.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -18,9 +19,9 @@ from protosphere import method as m
 from protosphere.models.optimiser import EagerSGD
 from protosphere.models.seeded import drawn
 from protosphere.strategies.weights import (
+    AVERAGING,
     HEAD,
     PREFIX,
-    SHARED_RULES,
     SharedObjective,
     head_layout,
     refuse_other_layouts,
@@ -44,7 +45,6 @@ class FedGHSettings:
 class FedGHObjective(SharedObjective):
     """Client half: the head comes down, prototypes go up."""
 
-    of_prototypes = True
     parts = (HEAD,)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
@@ -83,11 +83,12 @@ class FedGH(m.ServerHalf):
         return m.Outcome(tensors, {m.EVERYONE: {HEAD: weights}}, {"head_loss": float(total) / len(labels)})
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedGH,
     objective=FedGHObjective,
     settings={"fedgh": FedGHSettings},
     exchange=lambda options: m.Exchange((m.PROTOTYPES,), (m.Part("weights", HEAD),)),
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
+    reads_prototypes=True,
+    ignored_settings=lambda options: m.OF_CLAIMS,
 )

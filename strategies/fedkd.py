@@ -36,7 +36,7 @@ from protosphere.strategies.companions import (
     CompanionSettings,
     MeanOfCompanions,
 )
-from protosphere.strategies.weights import COMPANION, load
+from protosphere.strategies.weights import AVERAGING, COMPANION, load
 from protosphere.wire.arrays import Limits, check_tensors, decode, encode
 from protosphere.wire.checks import MessageError
 
@@ -275,7 +275,8 @@ class FedKD(MeanOfCompanions):
         return m.weights_of(received_payload, UPDATE)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedKD,
     objective=FedKDObjective,
     settings={"fedkd": FedKDSettings},
@@ -283,4 +284,5 @@ METHOD = m.Method(
     inference="classifier",
     rules=OWN_RULES,
     fixed_rounds=True,
+    ignored_settings=lambda options: m.OF_CLAIMS,
 )

@@ -12,6 +12,7 @@ whose batch statistics never moved: `share-buffers` average moves them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.companion import Joined
 from protosphere.strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions
-from protosphere.strategies.weights import SHARED_RULES, companion
+from protosphere.strategies.weights import AVERAGING, companion
 
 
 @m.method_settings
@@ -79,11 +80,11 @@ class FedMRL(MeanOfCompanions):
         return (*super().notices(), notice)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedMRL,
     objective=FedMRLObjective,
     settings={"fedmrl": FedMRLSettings},
     exchange=companion,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
+    ignored_settings=lambda options: m.OF_CLAIMS if options[FedMRLSettings].weighting == "uniform" else frozenset(),
 )

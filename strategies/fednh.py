@@ -10,6 +10,7 @@ paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no count
 (`samples`). The plain mean of f and sigma is the authors' code.
 """
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -21,7 +22,7 @@ from protosphere import method as m
 from protosphere.models.heads import SHORTEST, CosineClassifier
 from protosphere.prototypes.alignment import align
 from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
-from protosphere.strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
+from protosphere.strategies.weights import AVERAGING, EXTRACTOR, SCALE, SharedObjective, Sums
 
 
 @m.method_settings
@@ -62,7 +63,6 @@ def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tens
 class FedNHObjective(SharedObjective):
     """Client half: f and sigma travel, W comes down."""
 
-    of_prototypes = True
     parts = (EXTRACTOR, SCALE)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
@@ -126,11 +126,13 @@ class FedNH(AveragedWithClassVectors):
         return torch.where(sums.norm(dim=1, keepdim=True) > SHORTEST, smoothed, vectors)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedNH,
     objective=FedNHObjective,
     settings={"fednh": FedNHSettings},
     exchange=lambda options: with_class_vectors(EXTRACTOR, SCALE, counts=options[FedNHSettings].weighting == "samples"),
-    inference=m.RECEIVED,
     rules=(*m.RULES, m.RECEIVED),
+    reads_prototypes=True,
+    ignored_settings=lambda options: m.OF_CLAIMS,
 )

@@ -28,7 +28,7 @@ from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
 from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
-from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
+from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, Sums
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
 
@@ -51,7 +51,6 @@ class FedPASettings:
 class FedPAObjective(GeneratorObjective):
     """Client half: the model and its prototypes travel."""
 
-    of_prototypes = True
     parts = (EXTRACTOR, HEAD)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
@@ -140,11 +139,12 @@ def exchange(options: m.Options) -> m.Exchange:
     return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)))
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FedPA,
     objective=FedPAObjective,
     settings={"fedpa": FedPASettings},
     exchange=exchange,
-    inference=m.RECEIVED,
     rules=(*m.RULES, m.RECEIVED),
+    reads_prototypes=True,
 )

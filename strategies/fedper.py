@@ -7,12 +7,13 @@
 One personal layer is the classifier; two are the classifier and the layer that leads to R^d.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from protosphere import method as m
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
+from protosphere.strategies.weights import AVERAGING, SharedObjective, base_of, both_ways
 
 
 @m.method_settings
@@ -35,11 +36,9 @@ class FedPerObjective(SharedObjective):
         return (base_of(self.options[FedPerSettings].personal_layers),)
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=FedPerObjective,
     settings={"fedper": FedPerSettings},
     exchange=lambda options: both_ways(base_of(options[FedPerSettings].personal_layers)),
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

@@ -205,4 +205,6 @@ METHOD = m.Method(
     inference=RULE,
     rules=RULES,
     counts_own_rounds=True,
+    # the server weighs clients by their samples
+    ignored_settings=lambda options: frozenset(),
 )

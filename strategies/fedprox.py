@@ -8,18 +8,17 @@ w^1 is the common start, so that the term holds from round 1. Running statistics
 paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from protosphere import method as m
 from protosphere.strategies.weights import (
-    SHARED_RULES,
-    AveragedWeights,
+    AVERAGING,
     WholeObjective,
     anchored,
     distance,
-    whole_model,
 )
 
 
@@ -50,11 +49,8 @@ class FedProxObjective(WholeObjective):
         return m.Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=FedProxObjective,
     settings={"fedprox": FedProxSettings},
-    exchange=whole_model,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

@@ -8,6 +8,7 @@
 The extractor is in training mode in both phases, as in all public code: its running statistics move in both.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -15,7 +16,13 @@ from pydantic import Field
 from torch import Tensor
 
 from protosphere import method as m
-from protosphere.strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
+from protosphere.strategies.weights import (
+    AVERAGING,
+    PREFIX,
+    SharedObjective,
+    base_of,
+    both_ways,
+)
 
 HEAD_PHASE, BODY_PHASE = "head", "body"
 
@@ -58,11 +65,9 @@ class FedRepObjective(SharedObjective):
         return m.Loss(loss, {"cross-entropy": loss}, z)
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=FedRepObjective,
     settings={"fedrep": FedRepSettings},
     exchange=lambda options: both_ways(base_of(options[FedRepSettings].personal_layers)),
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

@@ -11,6 +11,7 @@ trains f through it: not the paper's linear form. The paper's hypernetwork is no
 """
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protosphere import method as m
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.strategies.weights import AVERAGING, SHARED_RULES, WholeObjective
 
 PRIOR = "log-counts"  # what is kept for a round's training
 GENERIC = "generic"
@@ -38,8 +39,6 @@ class FedRoDSettings:
 
 class FedRoDObjective(WholeObjective):
     """Client half: the personal head stays."""
-
-    of_prototypes = True
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """h_p beside h."""
@@ -84,11 +83,10 @@ def _compute_log_counts(state: m.ClientState, num_classes: int) -> Tensor:
     return table
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=FedRoDObjective,
     settings={"fedrod": FedRoDSettings},
-    exchange=whole_model,
-    inference=m.RECEIVED,
     rules=(*SHARED_RULES, GENERIC, f"{m.RECEIVED}-{GENERIC}"),
+    reads_prototypes=True,
 )

@@ -11,6 +11,7 @@ not see the features' scale. ProtoNorm's table calls the two weights mu and lamb
 authors' cosine decay of the learning rate over rounds is not built.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from torch.nn.functional import softmax
 
 from protosphere import method as m
 from protosphere.prototypes.losses import missing_variance, uniformity
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.strategies.weights import AVERAGING, WholeObjective
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -49,11 +50,8 @@ class FedUVObjective(WholeObjective):
         return m.Loss(total, plain.parts | {"variance": variance_penalty, "uniformity": spread}, plain.features)
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=FedUVObjective,
     settings={"feduv": FedUVSettings},
-    exchange=whole_model,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

@@ -11,6 +11,7 @@ C random models). The uploads of that one round are held at once; of every other
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
-from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.strategies.weights import AVERAGING, AveragedWeights
 
 CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and by partition its centre or -1
 
@@ -142,11 +143,9 @@ def _mark_parameters(layouts: Mapping[str, m.Layout]) -> Tensor:
     return torch.cat([torch.full((torch.Size(s).numel(),), not name.endswith(STATISTICS)) for name, s in tensors])
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FeSEM,
-    objective=WholeObjective,
     settings={"fesem": FeSEMSettings},
-    exchange=whole_model,
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
+    ignored_settings=lambda options: m.OF_CLAIMS,
 )

@@ -12,6 +12,7 @@ alpha = beta = 1 by default, which is no distillation.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -27,7 +28,7 @@ from protosphere.strategies.companions import (
     CompanionSettings,
     MeanOfCompanions,
 )
-from protosphere.strategies.weights import companion
+from protosphere.strategies.weights import AVERAGING, companion
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -83,11 +84,13 @@ class FML(MeanOfCompanions):
         return super().download(partition, downloads, state, server_round, trains) if trains else None
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FML,
     objective=FMLObjective,
     settings={"fml": FMLSettings},
     exchange=companion,
     inference="classifier",
     rules=OWN_RULES,
+    ignored_settings=lambda options: m.OF_CLAIMS,
 )

@@ -32,8 +32,6 @@ class FrameSettings:
 class FrameObjective(m.PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
-    of_prototypes = False
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         settings = self.settings
@@ -62,4 +60,5 @@ METHOD = m.Method(
     objective=FrameObjective,
     settings={"frame": FrameSettings},
     exchange=lambda options: m.NOTHING,
+    reads_prototypes=False,
 )

@@ -19,6 +19,7 @@ mse / (1 + mse): the mse itself has no bound, and drives G out of all limits wit
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -33,10 +34,10 @@ from protosphere.models.seeded import drawn
 from protosphere.prototypes.losses import kernel_mmd
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import (
+    AVERAGING,
     EXTRACTOR,
     GENERATOR,
     HEAD,
-    SHARED_RULES,
     AveragedWeights,
     SharedObjective,
     both_ways,
@@ -72,7 +73,6 @@ class FRAugObjective(SharedObjective):
     """Client half."""
 
     parts = (EXTRACTOR, HEAD)
-    added_modules = (GENERATOR, "transformation")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """G as everybody has it, Psi, m and the turn beside the model."""
@@ -179,12 +179,11 @@ class FRAug(AveragedWeights):
         return [*super().notices(), *([notice] if travel else [])]
 
 
-METHOD = m.Method(
+METHOD = replace(
+    AVERAGING,
     server=FRAug,
     objective=FRAugObjective,
     settings={"fraug": FRAugSettings},
     exchange=lambda options: both_ways(EXTRACTOR, HEAD, GENERATOR),
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
     fixed_rounds=True,
 )

@@ -60,8 +60,6 @@ class Teachers(NamedTuple):
 class GeneratorObjective(SharedObjective):
     """Client half: G lies beside the model."""
 
-    added_modules = (GENERATOR,)
-
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """G before it learns; a method knows its other sizes."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it gets")

@@ -100,8 +100,6 @@ class GFPLSettings:
 class GFPLObjective(m.Objective):
     """Client half."""
 
-    of_features = True
-
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The dual classifier; its frame is the same on every client and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
@@ -273,5 +271,6 @@ METHOD = m.Method(
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,
+    uploads_features=True,
     releases=_refuse_components,
 )

@@ -8,8 +8,9 @@ Departures. Weighted by n_i as in the paper (the authors' code takes the plain m
 trained: not built). The head is drawn alike for all architectures.
 """
 
-from protosphere import method as m
-from protosphere.strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
+from dataclasses import replace
+
+from protosphere.strategies.weights import AVERAGING, HEAD, SharedObjective, both_ways
 
 
 class LGFedAvgObjective(SharedObjective):
@@ -18,10 +19,8 @@ class LGFedAvgObjective(SharedObjective):
     parts = (HEAD,)
 
 
-METHOD = m.Method(
-    server=AveragedWeights,
+METHOD = replace(
+    AVERAGING,
     objective=LGFedAvgObjective,
     exchange=lambda options: both_ways(HEAD),
-    inference=m.RECEIVED,
-    rules=SHARED_RULES,
 )

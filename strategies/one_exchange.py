@@ -104,11 +104,6 @@ class OneExchange(m.ServerHalf):
 
     objective: type[OneExchangeObjective] = OneExchangeObjective
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """None: it weighs clients by their samples."""
-        return frozenset()
-
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a vector counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))

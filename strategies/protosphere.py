@@ -204,11 +204,6 @@ def scale_of(settings: m.Settings) -> float:
 class Protosphere(m.ServerHalf):
     """Server half: sums over clients, and the discriminant that they make."""
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """None: it weighs clients by their samples."""
-        return frozenset()
-
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
@@ -291,4 +286,6 @@ METHOD = m.Method(
     inference=POOL,
     rules=(*m.RULES, RULE, POOL),
     counts_own_rounds=True,
+    # the server weighs clients by their samples
+    ignored_settings=lambda options: frozenset(),
 )

@@ -26,6 +26,7 @@ since a product n p in full precision tells n.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated
 
@@ -38,7 +39,6 @@ from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.rounding import to_significant_bits
 from protosphere.strategies.fedtgp import FedTGP, FedTGPObjective, FedTGPSettings
 
-WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
 
@@ -94,11 +94,6 @@ class TinyProtoObjective(m.PullObjective):
 class TinyProtoFPObjective(TinyProtoObjective):
     """Client half on FedProto."""
 
-    def norm_scale(self, constants: Mapping[str, float]) -> float:
-        """1/mu: a target is mu times what came."""
-        mu = constants.get("mu", 1.0)
-        return 1 / mu if 0 < mu <= 1 else 1.0
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
 
@@ -152,11 +147,6 @@ class TinyProto(m.ServerHalf):
         mu = options.mu or self.target / mean_class_count(self.identities, options.sum)
         return m.Outcome({}, {}, constants={"mu": mu})
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
-        return frozenset({"client-weights"}) if self.options[TinyProtoSettings].scaling else super().ignored_settings
-
     def check(self, num_classes: int, dim: int) -> None:
         """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
         super().check(num_classes, dim)
@@ -171,14 +161,6 @@ class TinyProto(m.ServerHalf):
                 f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
             )
-
-    def norm_scale(self, partition: int) -> float:
-        """n_i, as far as it is believed: no n_ij p_ij is longer than n_i of its p_ij."""
-        if not _is_scaled(self.options):
-            return 1.0
-        if self.identities[partition].withheld:
-            return WITHHELD_ROWS
-        return float(self.identities[partition].rows[0] or 1)
 
     def notices(self) -> Sequence[str]:
         """Say when nothing is sparse."""
@@ -333,20 +315,28 @@ def _refuse_mu_of_rows(options: m.Options) -> None:
         )
 
 
-def _choose_exchange(options: m.Options) -> m.Exchange:
-    parts = (m.Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features"),)
+def _ignore_settings(options: m.Options) -> frozenset[str]:
+    """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
+    return frozenset({"client-weights"}) if _is_scaled(options) else m.OF_CLAIMS
+
+
+def _choose_exchange(options: m.Options, factor: str = "") -> m.Exchange:
+    part = m.Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features")
     if not _is_scaled(options):
-        return m.Exchange(parts, parts)
+        return m.Exchange((part,), (part,))
+    # no n_ij p_ij is longer than n_i of its p_ij
+    up, down = replace(part, sums=True), replace(part, factor=factor)
     disclosure = "by the norms of its uploads about how many samples each class has"
-    return m.Exchange(parts, parts, discloses=(disclosure,), hides_counts=True)
+    return m.Exchange((up,), (down,), discloses=(disclosure,), hides_counts=True)
 
 
 FP = m.Method(
     server=TinyProtoFP,
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
-    exchange=_choose_exchange,
+    exchange=lambda options: _choose_exchange(options, factor="mu"),
     releases=_refuse_mu_of_rows,
+    ignored_settings=_ignore_settings,
 )
 FT = m.Method(
     server=TinyProtoFT,
@@ -354,4 +344,5 @@ FT = m.Method(
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
     exchange=_choose_exchange,
     releases=_refuse_mu_of_rows,
+    ignored_settings=_ignore_settings,
 )

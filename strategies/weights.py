@@ -72,10 +72,8 @@ def shared_seed(seed: int, part: str) -> int:
     return m.derive(seed, "shared", part)
 
 
-class SharedObjective(m.Objective):
+class SharedObjective(m.WeightsObjective):
     """Client half: some parts of the model are everybody's."""
-
-    of_prototypes = False
 
     @property
     def parts(self) -> Sequence[str]:
@@ -213,24 +211,18 @@ class AveragedWeights(m.ServerHalf):
     shared_settings = MappingProxyType({"weights": WeightsSettings})
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
-    _group: Mapping[int, int] = MappingProxyType({})  # nobody, before they are met
 
     @property
     def weighting(self) -> str:
         """`samples` or `uniform`."""
         return "samples"
 
-    @property
-    def ignored_settings(self) -> frozenset[str]:
-        """A plain mean asks nobody's number of samples."""
-        return frozenset() if self.weighting == "samples" else super().ignored_settings
-
-    def meet(self, num_classes: int, dim: int, identities: Mapping[int, m.Identity]) -> None:
-        """Form the groups: of one layout, and for a part of the extractor of one model name. Each is called after the
-        first of its clients that was met, so that it keeps its name when others join."""
+    def _form_groups(self) -> None:
+        """Of one layout, and for a part of the extractor of one model name. Each is called after the first of its
+        clients that was met, so that it keeps its name when others join."""
         groups: dict[int, int] = {}
         layouts: dict[int, dict[str, m.Layout]] = {}
-        for partition, identity in identities.items():
+        for partition, identity in self.identities.items():
             is_of_one_model = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             in_common = "\n".join((identity.model if is_of_one_model else "", *identity.layouts))
             key = hashlib.blake2b(in_common.encode(), digest_size=16).hexdigest()
@@ -238,10 +230,10 @@ class AveragedWeights(m.ServerHalf):
             if group not in layouts:
                 layouts[group] = read_layouts(identity.layouts)
         self._groups, self._layouts = groups, layouts
-        super().meet(num_classes, dim, identities)
 
     def check(self, num_classes: int, dim: int) -> None:
-        """An extractor can be averaged only from a common start; some methods have one group alone."""
+        """Form the groups. An extractor can be averaged only from a common start; some methods have one group alone."""
+        self._form_groups()
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
         if extractors and not self.settings.shared_init:
@@ -343,6 +335,18 @@ class AveragedWeights(m.ServerHalf):
             for group, number in sorted(self._count_members().items())
         ]
         return ", ".join(named)
+
+
+# the row of a method of this family, of which each replaces what is its own
+AVERAGING = m.Method(
+    server=AveragedWeights,
+    objective=WholeObjective,
+    exchange=whole_model,
+    inference=m.RECEIVED,
+    rules=SHARED_RULES,
+    reads_prototypes=False,
+    ignored_settings=lambda options: frozenset(),
+)
 
 
 class AveragedCompanions(AveragedWeights):

@@ -24,6 +24,7 @@ from protosphere.data.forms.images import resized, too_deep
 from protosphere.models.text import Tokens
 from protosphere.serving.encoder_rule import Judge, encoder_of, judge_of
 from protosphere.strategies import read_settings, unpacked
+from protosphere.strategies.companions import companion_of
 from protosphere.strategies.contract import ClientState, Objective, SpaceObjective
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
@@ -154,7 +155,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     names = tuple(about["class_names"])
     objective = run.method.objective(run.settings, run.options, len(names))
     # built beside the client's own model
-    refuse_untrusted(folder, [(COMPANION, objective.companion)], trust)
+    refuse_untrusted(folder, [(COMPANION, companion_of(objective))], trust)
     place, transform = _device(device), _transform(folder, about["input"])
     tokens = Tokens(about["model"], run.settings.max_tokens) if isinstance(transform, TokenTransform) else None
     store, notices = Store(folder), []

@@ -12,7 +12,7 @@ Down goes an instruction (metrics: `constants`), up an identity (config alone) o
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -84,14 +84,12 @@ def decode_instruction(
     num_classes: int,
     dim: int,
     limits: Limits,
-    unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0,
     trains: bool = True,
 ) -> Instruction:
     """Client side of `encode_instruction`; a server is checked like anybody else.
 
     Args:
         exchange: what the run's method sends.
-        unit: from the run's constants, what the norms of its payload are measured in.
         trains: whether the message asks for training; else for an evaluation.
 
     Raises:
@@ -113,8 +111,8 @@ def decode_instruction(
     constants = _decode_constants(records)
     payload = None
     if ARRAYS in records:
-        limits = replace(limits, max_norm=limits.max_norm * unit(constants))
         parts = _find_parts(records.array_records[ARRAYS], exchange)
+        limits = replace(limits, max_norm=limits.max_norm / _find_factor(parts, constants))
         payload = decode(records.array_records[ARRAYS], parts, num_classes, dim, limits)
     last_trained_round = config.pop("trained")
     return Instruction(**config, last_trained_round=last_trained_round, payload=payload, constants=constants)
@@ -128,6 +126,12 @@ def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:
         return exchange.down
     names = {name.partition(".")[0] for name in record}
     return next(((part,) for part in exchange.down if part.name in names), exchange.down[:1])
+
+
+def _find_factor(parts: Sequence[Part], constants: Mapping[str, float]) -> float:
+    """What clients multiply the vectors that come by, so that these may be longer; 1 where that is no shorter."""
+    factors = [constants.get(part.factor, 1.0) for part in parts]
+    return min((factor for factor in factors if 0 < factor <= 1), default=1.0)
 
 
 def _decode_constants(records: RecordDict) -> dict[str, float]:

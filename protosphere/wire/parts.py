@@ -26,6 +26,9 @@ class Part:
         signed: of weights, whether a variance may be negative, as in a change of weights.
         ragged: of weights, whether tensors may be smaller than their layout says; their shapes come with them.
         disclosure: of weights, what they tell of a client in words, where they are none of its model.
+        sums: of prototypes that go up, whether a vector is a sum over samples: it may be as many times longer than
+            `max-prototype-norm` as the client has samples.
+        factor: of prototypes that come down, the name of the run's constant by which clients multiply them.
     """
 
     kind: Kind
@@ -38,6 +41,8 @@ class Part:
     signed: bool = False
     ragged: bool = False
     disclosure: str = ""
+    sums: bool = False
+    factor: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -255,7 +255,7 @@ def test_cut_in_a_round_and_resumed_is_as_never_cut_to_the_bit(row):
 
 
 DEAF = [name for name in METHODS if "client-weights" not in settings_read(ROWS[name])]
-RARE = [row for row in ROWS if not METHOD_OF[row].objective.of_prototypes]
+RARE = [row for row in ROWS if not METHOD_OF[row].reads_prototypes]
 
 
 def one_of_each(rows, ways):

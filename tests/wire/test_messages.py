@@ -288,15 +288,19 @@ def test_a_download_is_of_the_parts_that_were_agreed(refused):
     assert "'w.values'] where ['v.small', 'v.values'] belong" in refused(come, "v", "w")
 
 
-def test_the_bound_on_norms_is_measured_in_what_the_run_s_constants_say(refused):
-    sent = encode_instruction(Instruction("run", 2, prototypes(), constants={"mu": 0.5}))
+def test_prototypes_that_clients_multiply_by_a_constant_may_be_as_many_times_longer(refused):
     (longest,) = (float(part.vectors.norm(dim=1).max()) for part in prototypes().values())
 
-    def decoded(unit):
-        return decode_instruction(sent, Exchange(), K, D, Limits(0.6 * longest), unit)
+    def decoded(factor, mu=0.5):
+        sent = encode_instruction(Instruction("run", 2, prototypes(), constants={"mu": mu}))
+        exchange = Exchange(down=(Part("prototypes", factor=factor),))
+        return decode_instruction(sent, exchange, K, D, Limits(0.6 * longest))
 
-    assert decoded(lambda constants: 1 / constants["mu"]).payload is not None
-    assert "above `max-prototype-norm`" in refused(decoded, lambda constants: 1.0)
+    assert decoded("mu").payload is not None
+    assert "above `max-prototype-norm`" in refused(decoded, "")
+    # a constant that would make them longer, or no number to multiply by, moves no bound
+    for mu in (0.7, 2.0, 0.0, -0.5):
+        assert "above `max-prototype-norm`" in refused(decoded, "mu", mu)
 
 
 @pytest.mark.parametrize("name", ["ensemble", "a.b", "a/b", "two words"])
