@@ -315,8 +315,8 @@ MUTANTS = {
     ),
     "prototypes of the round before": Mutant(
         C + "train.py",
-        "objective.settings, round_number):\n        measure(objective, state, data)\n",
-        "objective.settings, round_number):\n        pass\n",
+        "elif measures:\n        measure(objective, state, data)\n",
+        "elif measures:\n        pass\n",
         "tests/client_app/test_train.py",
     ),
     "prototypes of an earlier model": Mutant(
