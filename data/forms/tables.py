@@ -250,7 +250,7 @@ class TableReader:
         if self.alone:
             for split, table in tables.items():
                 cells = map(_to_python, self.splits[split].cells(inputs))
-                is_usable = is_readable if kind == IMAGE else _is_text
+                is_usable = _is_image if kind == IMAGE else _is_text
                 tables[split], selected[split] = self._select_usable(table, label, cells, is_usable)
 
         class_names = self.class_names or tuple(map(str, self._listed_names(label)))
@@ -261,8 +261,16 @@ class TableReader:
             return replace(samples, inputs=Texts.open(folder))
 
         def pictures() -> Iterator[tuple[str, Stored]]:
+            in_files = isinstance(self.splits["train"], FileSplit)
             for place, cell in self._cells(inputs, selected):
-                yield place, cell.as_py()
+                stored = cell.as_py()
+                if in_files and stored and stored.get("bytes") is None and stored.get("path"):
+                    # nobody would see that the file has changed, and a table may name any file of this machine
+                    raise DataError(
+                        f"{place} names the file {stored['path']!r} where an image belongs: write the images' bytes "
+                        "into the table, or give a folder of images."
+                    )
+                yield place, stored
 
         decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
         return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)
@@ -373,6 +381,11 @@ def _to_python(cell: Any) -> Any:
         return cell.as_py()
     except UnicodeDecodeError:
         return None
+
+
+def _is_image(value: Any) -> bool:
+    """Whether a table's cell holds an image; a file's name is none."""
+    return bool(value) and value.get("bytes") is not None and is_readable(value)
 
 
 def _is_text(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from protosphere.data.forms.independent_rows import usable
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from tests.data.conftest import deep_colours
 
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "report.png"
 SECRET = "07" * 32
 SIZE = 8
 
@@ -39,7 +41,8 @@ def read_images(place, rows):
     place.mkdir(parents=True)
     images, labels, groups = zip(*rows, strict=True) if rows else ((), (), ())
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    column = pa.array([{"bytes": image, "path": None} for image in images], kind)
+    cells = [{"bytes": None, "path": i} if isinstance(i, str) else {"bytes": i, "path": None} for i in images]
+    column = pa.array(cells, kind)
     table = {"image": column, "label": pa.array(labels, pa.int64()), "group": pa.array(groups, pa.string())}
     pq.write_table(pa.table(table), place / "train.parquet")
     return read(place, group="group")
@@ -55,6 +58,8 @@ BAD = {
     "below 0": (png(7), -1, "q"),
     "no label": (png(7), None, "q"),
     "no bytes": (None, 0, "q"),
+    # of an image that could be read
+    "a file's name": (str(PICTURE), 0, "q"),
     "no group": (png(7), 0, None),
     "an empty group": (png(7), 0, ""),
 }

@@ -99,6 +99,7 @@ COLUMNS = [
     (pa.table([[1], [2], [0]], ["a", "a", "label"]), {}, "column 'a' twice"),
 ]
 PICTURE = {"bytes": GOOD, "path": "0.png"}
+NAMED = {"bytes": None, "path": "/srv/logo.png"}
 IMAGES = [
     (images((4, 4), (4, 5)), DataError, r"1\.png.*5×4 .*4×4"),
     ([GOOD, GOOD, GOOD[:-50]], DataError, r"row 2 .*2\.png.*no readable image"),
@@ -107,6 +108,7 @@ IMAGES = [
     ([GOOD, b"P6\n4 4\n65535\n" + bytes(96)], DataError, "mode RGB;16"),
     ([], DataError, "no samples"),
     (pa.table({"image": [PICTURE, None], "label": [0, 1]}), DataError, "row 1 .*no image"),
+    (pa.table({"image": [PICTURE, NAMED], "label": [0, 1]}), DataError, "row 1 .* names the file .*logo.png"),
     (pa.table({"image": [PICTURE] * 2, "label": [0, 20_000]}), LabelsError, "20001 classes"),
     (pa.table({"image": [PICTURE] * 2, "mark": [0, 1]}), DataError, "no label column"),
     (b"PAR1 nonsense", DataError, "ArrowInvalid"),
