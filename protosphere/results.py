@@ -224,7 +224,7 @@ class Run:
         """
         return Report(write_report(self.folder, self._trust))
 
-    def plot(self, name: str = "accuracy-over-rounds", round: int | None = None, model: str = "") -> "Plot":
+    def plot(self, name: str = "accuracy-over-rounds", round: int | None = None) -> "Plot":
         """A plot of the report, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`; a notebook
         shows it.
 
@@ -239,14 +239,13 @@ class Run:
                 `distances-of-global-prototypes`, `map-of-prototypes`, `margins-of-global-prototypes`,
                 `values-of-prototypes` or `alignment`.
             round: whose prototypes it shows, as in `prototypes`; None for the newest that are kept.
-            model: the architecture whose clients' confusion it is; "" for all clients.
 
         Raises:
             SettingError: as `summary`; there is no such plot, or nothing of it to draw.
         """
         from protosphere.reports.plots import draw
 
-        return draw(name, self._results, *self._tensors(round), model)
+        return draw(name, self._results, *self._tensors(round))
 
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that

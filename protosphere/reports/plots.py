@@ -18,7 +18,7 @@ from protosphere.core.client_names import client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.plugins import placeless
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import plain_name, shown
+from protosphere.core.settings import shown
 from protosphere.core.text import cut_apart, readable_size
 from protosphere.record.confusion import OTHER, together
 from protosphere.record.metrics_lines import MAJORITY
@@ -57,7 +57,6 @@ MOST_ROWS = 4000  # prototypes on a map of values
 FEWEST_ZEROS = 0.001  # share of a prototype's values below which nothing is sparse
 SEPARATION = "server/separation/"  # how the columns of a run's frame begin
 ITERATIONS = "server/alignment_iterations"
-ALL = "all clients"
 SIDES = ("global", "local")
 
 
@@ -318,41 +317,21 @@ def _draw_holdings(axes: Axes, counts: NDArray[np.int64], exact: bool) -> None:
 # --- classes ----------------------------------------------------------------------------------------------------
 
 
-def confusion_triples(results: Results) -> tuple[str, dict[str, Sequence[Sequence[int]]]]:
+def confusion_triples(results: Results) -> tuple[str, Sequence[Sequence[int]]]:
     """The rule of the last evaluation that has a confusion, and its triples (true class, predicted class, samples) of
-    all clients, then, where there are several architectures, of each, by a label."""
+    all clients; none where there is none."""
     last: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
-    models = dict(sorted(last.get("models", {}).items()))
-    if not models:
-        return "", {}
-    triples_by_label: dict[str, Sequence[Sequence[int]]] = {ALL: together(models.values())}
-    if len(models) > 1:
-        for label, triples in zip(model_labels(list(models)), models.values(), strict=True):
-            # an architecture of somebody's own may be called so
-            triples_by_label[label if label != ALL else f"{ALL} (model)"] = triples
-    return str(last.get("rule", "")), triples_by_label
+    return str(last.get("rule", "")), together(last.get("models", {}).values())
 
 
-def confusions(results: Results) -> list[str]:
-    """Whose matrices can be drawn: "all clients", and the architectures. None where each class alone is known."""
-    _, triples_by_label = confusion_triples(results)
-    labels = []
-    for label, triples in triples_by_label.items():
-        if all(predicted != OTHER for _, predicted, _ in triples):
-            labels.append(label)
-    return labels
-
-
-def confusion(results: Results, whose: str = ALL) -> Plot:
-    """What the samples of all clients, or of those of an architecture, were assigned to in the last evaluation."""
-    labels = confusions(results)
-    if whose not in labels:
-        label_list = ", ".join(labels) or "nothing; the setting `confusion` asks for it"
-        raise NothingToPlotError(f"Confusion of {shown(whose)}: clients disclosed {label_list}.")
-    rule, triples_by_label = confusion_triples(results)
+def confusion(results: Results) -> Plot:
+    """What the samples of all clients were assigned to in the last evaluation."""
+    rule, triples = confusion_triples(results)
+    if not triples or any(predicted == OTHER for _, predicted, _ in triples):
+        raise NothingToPlotError("Confusion: clients disclosed none; the setting `confusion` asks for it.")
     names = results.class_names
     counts = np.zeros((len(names), len(names)), dtype=np.int64)
-    for true, predicted, rows in triples_by_label[whose]:
+    for true, predicted, rows in triples:
         counts[true, predicted] = rows
     with canvas.figure((canvas.HALF[0], 4.9)) as plot:
         axes = plot.add_subplot()
@@ -361,14 +340,13 @@ def confusion(results: Results, whose: str = ALL) -> Plot:
     mistakes = [f"“{names[true]}” for “{names[other]}” ({rows})" for rows, true, other in wrong]
     most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample was assigned to a wrong class."
     caption = (
-        f"Test samples of {whose} in the last evaluation, by {rule}: number of samples by true class (rows) and "
+        f"Test samples of all clients in the last evaluation, by {rule}: number of samples by true class (rows) and "
         f"predicted class (columns). {most}"
     )
-    alt = f"Confusion of {whose}: {np.trace(counts)} of {counts.sum()} test samples right. {most}"
+    alt = f"Confusion of all clients: {np.trace(counts)} of {counts.sum()} test samples right. {most}"
     numbers = pd.DataFrame(counts, columns=names)
     numbers.insert(0, "true class", names, allow_duplicates=True)
-    file = f"confusion-{plain_name(whose.casefold(), 60) or 'unnamed'}"
-    return plot.describe(file, f"Confusion of {whose}", alt, caption, numbers)
+    return plot.describe("confusion", "Confusion", alt, caption, numbers)
 
 
 def _draw_confusion(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
@@ -664,6 +642,7 @@ OF_RUN: dict[str, Callable[[Results], Plot]] = {
     "loss-over-rounds": loss_over_rounds,
     "accuracy-over-bytes": accuracy_over_bytes,
     "accuracy-by-client": accuracy_by_client,
+    "confusion": confusion,
     "samples-by-client-and-class": samples_by_client_and_class,
 }
 OF_PROTOTYPES: dict[str, Callable[[Results, Tensors, About], Plot]] = {
@@ -673,16 +652,14 @@ OF_PROTOTYPES: dict[str, Callable[[Results, Tensors, About], Plot]] = {
     "values-of-prototypes": prototype_values,
     "alignment": alignment,
 }
-CONFUSION = "confusion"
-NAMES = (*OF_RUN, CONFUSION, *OF_PROTOTYPES)
+NAMES = (*OF_RUN, *OF_PROTOTYPES)
 
 
-def draw(name: str, results: Results, tensors: Tensors, about: About, model: str = "") -> Plot:
+def draw(name: str, results: Results, tensors: Tensors, about: About) -> Plot:
     """A plot by its name.
 
     Args:
         tensors, about: a round's prototypes, and of which round they are.
-        model: the architecture whose clients' confusion it is; "" for all clients.
 
     Raises:
         NothingToPlotError: the run has nothing of it. SettingError: there is no such plot.
@@ -693,6 +670,4 @@ def draw(name: str, results: Results, tensors: Tensors, about: About, model: str
             return OF_RUN[name](results)
         if name in OF_PROTOTYPES:
             return OF_PROTOTYPES[name](results, tensors, about)
-        if name == CONFUSION:
-            return confusion(results, model or ALL)
     raise SettingError(f"plot is {shown(name)}, but it is {', '.join(NAMES)}.")

@@ -262,12 +262,12 @@ def _domains(results: Results) -> Iterator[Part]:
 
 def _classes(results: Results) -> Iterator[Part]:
     """Accuracy by class, over all clients."""
-    from protosphere.reports.plots import ALL, confusion_triples
+    from protosphere.reports.plots import confusion_triples
 
-    rule, triples_by_label = confusion_triples(results)
-    if not triples_by_label:
+    rule, triples = confusion_triples(results)
+    if not triples:
         return
-    figures = by_class(triples_by_label[ALL])
+    figures = by_class(triples)
     rows: list[list[object]] = []
     for number, name in enumerate(cut_apart(results.class_names, 40)):
         figure = figures.get(str(number), {})

@@ -47,7 +47,7 @@ class Trained:
         tokens: makes token ids of texts; None for a model that takes none.
         judge: of the rule `encoder`; None without it.
         arrived: the client with what came last, by which the rule `received` judges; None without that rule.
-        notices: what was amiss in the store, a sentence each.
+        notices: why rules are missing, a sentence each.
     """
 
     run: str
@@ -133,8 +133,6 @@ class Trained:
 def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: bool = False) -> Trained:
     """The client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
 
-    If its newest state is damaged the one before is taken, and `notices` says so.
-
     Args:
         encoder: where the public encoder of the rule `encoder` lies; "": where it lay at the client.
         trust: whether code that lies in the folder may be run.
@@ -158,20 +156,13 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     refuse_untrusted(folder, [(COMPANION, companion_of(objective))], trust)
     place, transform = _device(device), _transform(folder, about["input"])
     tokens = Tokens(about["model"], run.settings.max_tokens) if isinstance(transform, TokenTransform) else None
-    store, notices = Store(folder), []
+    store = Store(folder)
     state = new_state(objective, about["model"], transform.shape, about["partition"], place)
-    made_in, problems = _load_newest(store, state, place)
-    notices += [f"{problem} Going on with the state of round {made_in}." for problem in problems]
-    try:
-        state.pool_weight, state.space = store.load_pool()
-    except StoreError as error:
-        notices.append(f"{error} Going on with equal weights of model and shared discriminant in the rule `{POOL}`.")
-    received, judge = None, None
-    try:
-        received, state.constants = store.load_received()
-        judge = judge_of(run, objective, about, transform.shape, received, state.space, store, encoder)
-    except StoreError as error:
-        notices.append(f"{error} Going on without what the server sent last.")
+    made_in = _load_newest(store, state, place)
+    state.pool_weight, state.space = store.load_pool()
+    received, state.constants = store.load_received()
+    judge = judge_of(run, objective, about, transform.shape, received, state.space, store, encoder)
+    notices = []
     if state.prototypes is None and run.settings.evaluate_every != 1:
         notices.append(
             f"No evaluation followed on round {made_in} (`evaluate-every` is {run.settings.evaluate_every}), so it "
@@ -344,21 +335,16 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     return tokens([text])[0]
 
 
-def _load_newest(store: Store, state: ClientState, device: torch.device) -> tuple[int, list[str]]:
-    """Fill a state from the newest generation that is whole: its round, and what is wrong with the newer ones."""
-    problems: list[str] = []
-    for round_number in store.generations():
-        try:
-            store.load_into(state, round_number, device)
-            return round_number, problems
-        except StoreError as error:
-            problems.append(str(error))
-    if problems:
-        raise StoreError(" ".join(problems))
-    raise StoreError(
-        f"{store.folder} describes a client but holds no state (round-*.safetensors) of it; restore it from a copy, "
-        "or start a new run."
-    )
+def _load_newest(store: Store, state: ClientState, device: torch.device) -> int:
+    """Fill a state from the newest generation: its round."""
+    generations = store.generations()
+    if not generations:
+        raise StoreError(
+            f"{store.folder} describes a client but holds no state (round-*.safetensors) of it; restore it from a "
+            "copy, or start a new run."
+        )
+    store.load_into(state, generations[0], device)
+    return generations[0]
 
 
 def _description(folder: Path) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def reporting(monkeypatch):
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
-    assert pictures(folder) == EVERY | {"confusion-all-clients"}
+    assert pictures(folder) == EVERY | CONFUSION
 
     def fail(*arguments):
         raise RunError("no more of this.")

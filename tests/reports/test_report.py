@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.reports.csv_files import as_csv
-from protosphere.reports.plots import ALL, accuracy_by_client, confusion, model_labels
+from protosphere.reports.plots import accuracy_by_client, confusion, model_labels
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
 from tests.reports.fabricated import fabricate
@@ -225,12 +225,11 @@ def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
 def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
     models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
     everyone = [each for own in models.values() for each in own]
-    for whose, triples in {"": everyone, **models}.items():
-        expected = [[0] * 5 for _ in range(5)]
-        for true, predicted, rows in triples:
-            expected[true][predicted] += rows
-        numbers = confusion(read_results(plain), whose or ALL).numbers
-        assert numbers.drop(columns="true class").to_numpy().tolist() == expected
+    expected = [[0] * 5 for _ in range(5)]
+    for true, predicted, rows in everyone:
+        expected[true][predicted] += rows
+    numbers = confusion(read_results(plain)).numbers
+    assert numbers.drop(columns="true class").to_numpy().tolist() == expected
     # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
     assert "class 4 13 69.2" in " ".join(outline(plain).text.split())
     # where each class alone was told there is the table, and where nothing was, neither
@@ -260,24 +259,16 @@ PATH = "/srv/hospitals/team/project/nets.py:"
 @pytest.mark.usefixtures("undrawn")
 def test_two_models_of_one_file_stay_two(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
-    # the last is called as the matrix of all
-    names = {"tiny_cnn": f"{PATH}cnn", "tiny_perceptron": f"{PATH}mlp", "resnet8": ALL}
+    names = {"tiny_cnn": f"{PATH}cnn", "tiny_perceptron": f"{PATH}mlp"}
     for file in ("roster.json", "metrics.jsonl"):
         text = (folder / file).read_text()
         for old, new in names.items():
             text = text.replace(f'"{old}"', f'"{new}"')
         (folder / file).write_text(text)
     write_report(folder)
-    results = read_results(folder)
-    models = results.lines[-1]["confusion"]["models"]
-    own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
-    drawn = []
-    for label in (ALL, "nets.py:cnn", "nets.py:mlp", f"{ALL} (model)"):
-        drawn.append(confusion(results, label).numbers.drop(columns="true class").to_numpy().sum())
-    assert drawn == [sum(own), *own]
     # no page shows where a file lies
     assert PATH not in outline(folder).text
-    (axes,) = accuracy_by_client(results).axes
+    (axes,) = accuracy_by_client(read_results(folder)).axes
     assert {"nets.py:mlp", "nets.py:cnn"} <= {*axes.get_legend_handles_labels()[1]}
 
 
@@ -310,7 +301,7 @@ def test_real_runs_have_reports(run, settings, request):
     write_report(folder)
     found = pictures(folder)
     assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, MARGINS})
-    assert "confusion-all-clients" in found
+    assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
