@@ -58,7 +58,10 @@ def test_what_the_results_say_of_shared_targets_and_of_pacs_is_so():
     intervals = [ends for line in (*joined, cells[0][-1]) for ends in re.findall(r"\[([-+.\d]+), ([-+.\d]+)\]", line)]
     assert len(intervals) == 5
     assert all(float(low) < 0 < float(high) for low, high in intervals)
-    assert ("PACS has three seeds so far" in page("docs/results.md")) == ("PACS (3 seeds)" in lines[0])
+    (pretrained,) = [row for row in lines if row.startswith("| `efficientnet-lite0` | `protosphere` | `pool`")]
+    gains = re.findall(r"(\**)\+(\d\.\d) \[([-+.\d]+), ", pretrained)
+    assert [(bold, round(float(gain))) for bold, gain, _ in gains] == [("**", 6), ("", 6)]
+    assert all(float(low) > 0 for *_, low in gains)
 
 
 def test_the_angles_of_the_picture_are_those_that_its_program_kept():
