@@ -238,15 +238,15 @@ def differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFram
 
 def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
     """What the exchange adds, in the columns of `differences`: the figure of a rule of `CONTROLS` less that of its
-    control in the runs of `local`, seed by seed."""
+    control in the runs of `local` with the same encoder, seed by seed."""
     lines = []
     for row in comparison.rows:
         runs_by_method = by_method(trials, comparison, row.label)
-        if comparison.control_label not in runs_by_method:
-            continue
-        control_runs = runs_by_method[comparison.control_label].set_index("seed")
         for method, runs in runs_by_method.items():
-            runs = runs.set_index("seed")
+            control_label = comparison.control_of(method)
+            if control_label not in runs_by_method:
+                continue
+            runs, control_runs = runs.set_index("seed"), runs_by_method[control_label].set_index("seed")
             for rule, control in CONTROLS.items():
                 # no column is called headline
                 for figure in (comparison.metrics[0].figure, "selected", "final"):
@@ -254,7 +254,7 @@ def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.Da
                     if name not in runs or control_name not in runs:
                         continue
                     if difference(runs[name], control_runs[control_name]):
-                        baseline = f"{comparison.control_label}: {control}"
+                        baseline = f"{control_label}: {control}"
                         lines.append((row.label, name, method, baseline, runs[name], control_runs[control_name]))
                         break
     return _contrasts(lines)
@@ -278,7 +278,7 @@ def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]])
 
 def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """The controls that `local` lacks where another method has the rule: what the exchange adds cannot be told."""
-    is_control = frame["method"] == comparison.control_label
+    is_control = frame["method"].isin([comparison.control_of(entry.label) for entry in comparison.methods])
     lacking = []
     for rule, control in CONTROLS.items():
         measured = [name for name in frame.columns if name.startswith(f"{rule} ") and frame[name].notna().any()]

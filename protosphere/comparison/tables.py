@@ -241,9 +241,10 @@ def _differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
 
 
 def _gains(comparison: ComparisonSpec, lines: pd.DataFrame) -> Table:
+    labels = dict.fromkeys(comparison.control_of(method) for method in lines["method"])
     sentence = (
         "what the exchange adds in percentage points: each rule minus its local counterpart, taken from "
-        f"{comparison.control_label} (encoder minus encoder-local, pool minus pool-local), paired by seed"
+        f"{' and '.join(labels)} (encoder minus encoder-local, pool minus pool-local), paired by seed"
     )
     notes = []
     if lines["metric"].str.startswith(f"{RULE} ").any():

@@ -15,6 +15,7 @@ from protosphere.comparison.frame import (
     curve_of,
     differences,
     differences_csv,
+    gains_of_exchange,
     means_of,
     summarise,
     value_of,
@@ -22,7 +23,7 @@ from protosphere.comparison.frame import (
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import Entry, Metric
-from tests.comparison.fabricated import CIFAR, comparison, finished, folder_of, line, trials_of
+from tests.comparison.fabricated import CIFAR, SEEDS, comparison, finished, folder_of, line, trials_of
 
 
 @pytest.mark.parametrize("values", [(0.8, 0.7, 0.9), (0.1, 0.1), (0.2, None, 0.6, 0.4)])
@@ -112,6 +113,21 @@ def test_a_difference_is_significant_where_holms_correction_leaves_it():
     made_of_two = comparison(methods=(methods[0], methods[2]), paper=())
     both = differences(made_of_two, pd.concat([two, two.assign(row="MNIST")]))
     assert both["significant"].tolist() == [True, True]
+
+
+def test_the_exchange_is_measured_against_local_with_the_same_encoder():
+    """Also where the methods' own default names it; without such a row of `local` nothing is told."""
+    encoders = {"": {"encoder": "handcrafted"}, " (E)": {"encoder": "efficientnet-lite0"}, " (F)": {"encoder": "clip"}}
+    methods = [Entry(f"ours{mark}", {"strategy": "protosphere"} | own) for mark, own in encoders.items()]
+    methods += [Entry(f"alone{mark}", {"strategy": "local"} | encoders[mark]) for mark in (" (E)", "")]
+    made = comparison(methods=(Entry("usual", {"strategy": "protosphere"}), *methods), datasets=(CIFAR,), paper=())
+    means = {"usual": 0.6, "ours": 0.61, "ours (E)": 0.8, "ours (F)": 0.9, "alone (E)": 0.75, "alone": 0.55}
+    lines = [("CIFAR-10", name, seed, mean, mean) for name, mean in means.items() for seed in SEEDS]
+    frame = pd.DataFrame(lines, columns=["row", "method", "seed", "pool final", "pool-local final"])
+    gains = gains_of_exchange(made, frame).dropna(subset="difference").set_index("method")
+    gains = gains[~gains.index.str.startswith("alone")]
+    assert gains["difference"].round(9).to_dict() == {"usual": 0.05, "ours": 0.06, "ours (E)": 0.05}
+    assert gains["baseline"].tolist() == ["alone: pool-local"] * 2 + ["alone (E): pool-local"]
 
 
 # --- files --------------------------------------------------------------------------------------------------
