@@ -160,18 +160,9 @@ def device_for(of_node: Any, of_run: str) -> torch.device:
     Raises:
         SettingError: no such device, or it is not there.
     """
-    is_of_node = of_node != ""
-    try:
-        if is_of_node:
-            return _find_device(of_node, "this SuperNode's --node-config has device")
-        return _find_device(of_run, "setting `device` is")
-    except SettingError as error:
-        if is_of_node:
-            raise SettingError(str(error)) from None
-        raise SettingError(str(error)) from None
-
-
-def _find_device(name: Any, where: str) -> torch.device:
+    name, where = of_run, "setting `device` is"
+    if of_node != "":
+        name, where = of_node, "this SuperNode's --node-config has device"
     try:
         # a node config may hold a number, too
         device_name(str(name))

@@ -28,7 +28,6 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy-epsilon E      with --privacy-delta D: the most that may ever be spent on this site's samples. Without both
                            the site takes part in no release (docs/privacy.md)
   --encoder NAME           local path of the run's public encoder, such as hf:/srv/dinov2-small
-  --trusted-entities FILE  run only signed code of the publishers in this file (docs/privacy.md)
   --port PORT              port for Flower's processes on this machine (default 9094; different for each SuperNode)
   --allow-app FILE         run only the apps whose digests this file lists (`protosphere app-hash` prints a digest).
                            Without it, whoever may start runs chooses the code that runs here
@@ -65,7 +64,7 @@ say_path() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' port=9094
-label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted='' warm=yes allowed=''
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' warm=yes allowed=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -74,8 +73,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --encoder | --trusted-entities | --warm | \
-            --allow-app)
+            --privacy-delta | --encoder | --warm | --allow-app)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -97,7 +95,6 @@ while [ $# -gt 0 ]; do
         --privacy-epsilon) epsilon=$2 ;;
         --privacy-delta) delta=$2 ;;
         --encoder) encoder=$2 ;;
-        --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
         --warm) warm=$2 ;;
@@ -166,11 +163,6 @@ else
     [ -r "$key" ] || refuse "--key $key cannot be read; make it with deploy/credentials.py"
     set -- --root-certificates "$(cd "$(dirname "$ca")" && pwd)/$(basename "$ca")" \
         --auth-supernode-private-key "$(cd "$(dirname "$key")" && pwd)/$(basename "$key")"
-fi
-
-if [ -n "$trusted" ]; then
-    [ -r "$trusted" ] || refuse "--trusted-entities $trusted cannot be read"
-    set -- "$@" --trusted-entities "$(cd "$(dirname "$trusted")" && pwd)/${trusted##*/}"
 fi
 
 if [ -n "$allowed" ]; then

@@ -124,7 +124,7 @@ class Gathering:
             return len(self._list_usable()) >= needed and self._count_fitting() >= needed
         # who says that it is the only one would make the run its own, were it the first to come
         if self._count_expected() == 1 and not self.settings.clients:
-            waited = time.monotonic() - self._last_answer_time >= self.settings.query_timeout
+            waited = time.monotonic() - self._last_answer_time >= self.queries.timeout
             return self._has_all_partitions() and waited
         return self._has_all_partitions()
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from protosphere.core.flower import NOT_VERIFIED, in_turn, pulled
+from protosphere.core.flower import in_turn, pulled
 from protosphere.core.text import quoted
 from protosphere.server_app.agreement import LONGEST_PROBLEM
 from protosphere.wire.messages import MessageError, decode_identity
@@ -17,8 +17,8 @@ from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
 
+QUERY_TIMEOUT = 30.0  # seconds for which an answer is waited for; one that comes later is still taken
 POLL = 0.05  # seconds between two looks at who is there
-UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 REFUSED = 1.0  # seconds until a node is asked again for which Flower took no message
 
@@ -27,16 +27,15 @@ class Queries:
     """Nodes are asked who they are: each once, and again where an error came back.
 
     Args:
-        timeout: seconds for which an answer is waited for; one that comes later is still taken.
         content: of each question; clients take the run's settings from it where there are some.
 
     Attributes:
         problems: node -> why its answer tells nothing.
     """
 
-    def __init__(self, timeout: float, content: RecordDict | None = None):
+    def __init__(self, content: RecordDict | None = None):
         self.problems: dict[int, str] = {}
-        self._timeout = timeout
+        self.timeout = QUERY_TIMEOUT
         self._content = content or RecordDict()
         self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
         self._silent_nodes: set[int] = set()
@@ -50,7 +49,7 @@ class Queries:
         if not new:
             return
         messages = [Message(self._content, node, MessageType.QUERY) for node in new]
-        deadline = math.inf if in_turn(grid) else now + self._timeout
+        deadline = math.inf if in_turn(grid) else now + self.timeout
         # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
         for message_id, node in zip_longest(grid.push_messages(messages), new):
             if message_id:
@@ -95,7 +94,7 @@ class Queries:
                 return True
             if node not in self._silent_nodes:
                 self._silent_nodes.add(node)
-                log.warning("node %d did not say who it is within `query-timeout`", node)
+                log.warning("node %d did not say who it is within %.0f seconds", node, self.timeout)
         return False
 
     def forget(self, node: int) -> None:
@@ -117,5 +116,4 @@ def pause(answers: Sequence[object]) -> None:
 def _describe(error: Error) -> str:
     # in simulation the reason is a whole traceback; its last line is the error
     lines = (error.reason or "").strip().splitlines() or ["unknown error"]
-    remark = UNSIGNED if error.code == NOT_VERIFIED else ""
-    return f"the error {quoted(lines[-1], LONGEST_PROBLEM)} came back.{remark}"
+    return f"the error {quoted(lines[-1], LONGEST_PROBLEM)} came back."

@@ -77,7 +77,7 @@ class Roster:
         self.joined: dict[int, int] = {}
         self.left: dict[int, int] = {}
         self.listed_nodes: frozenset[int] = frozenset()
-        self.queries = Queries(settings.query_timeout, question)
+        self.queries = Queries(question)
         # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
         self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._last_round = 0  # before it was cut
@@ -240,7 +240,7 @@ class Roster:
         return select_clients(self.settings, candidates, server_round)
 
     def refresh(self, grid: Grid, server_round: int) -> None:
-        """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
+        """Before a round: let nodes that appeared since take over their partitions. Each gets `QUERY_TIMEOUT`."""
         self.listed_nodes = frozenset(grid.get_node_ids())
         self.queries.ask(grid, self.listed_nodes)
         while True:

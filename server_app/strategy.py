@@ -64,10 +64,10 @@ from protosphere.server_app.guards import (
 )
 from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.server_app.membership import Membership
-from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
+from protosphere.server_app.opening import believed_clients, opening_lines
 from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
-from protosphere.strategies import Run, read_settings
+from protosphere.strategies import Run
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS
@@ -75,7 +75,6 @@ from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
-SHOULD_STOP = "should-stop"  # why a run ends that the `should_stop` of its start has ended
 WITHHELD_SAMPLES = 1e6  # of a client that does not tell: its vectors may be sums of so many
 
 
@@ -135,10 +134,8 @@ class PrototypeStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> Result:
         """Run all rounds: by default `rounds`, each for `timeout` at most, by default `round-timeout` (not in process).
-        As Flower has it from 1.43 on, `should_stop` is asked after each round with its number and the result so far.
 
         Raises:
             SettingError: what cannot work with these clients, or on resume with the rounds already run.
@@ -152,19 +149,13 @@ class PrototypeStrategy(Strategy):
             raise RunError("this strategy has been started before; make a new one for another run.")
         self._is_started = True
         with self._open_run(grid):
-            return self._run_rounds(grid, num_rounds, timeout, should_stop)
+            return self._run_rounds(grid, num_rounds, timeout)
 
     def _open_run(self, grid: Grid) -> AbstractContextManager[None]:
         """Around all rounds; here the caller has the folder, and holds it."""
         return nullcontext()
 
-    def _run_rounds(
-        self,
-        grid: Grid,
-        num_rounds: int | None,
-        timeout: float | None,
-        should_stop: Callable[[int, Result], bool] | None,
-    ) -> Result:
+    def _run_rounds(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> Result:
         rounds = self._rounds = num_rounds or self.settings.rounds
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
@@ -196,8 +187,6 @@ class PrototypeStrategy(Strategy):
                 number = self.state.last_round + 1
                 with self._blame_method(f"round {number}"):
                     self._round(grid, number, result)
-                if should_stop is not None and should_stop(number, result):
-                    self.stop_reason = self.stop_reason or SHOULD_STOP
             self._close(grid, result)
             self._leave_summary(rounds)
         return result
@@ -634,17 +623,3 @@ def _as_metrics(figures: Mapping[str, Any]) -> MetricRecord:
         if isinstance(figure, int | float):
             numbers[name] = figure
     return MetricRecord(numbers)
-
-
-def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) -> PrototypeStrategy:
-    """A method as Flower knows methods: a `flwr.serverapp.strategy.Strategy`, for `start(grid)` in any ServerApp.
-
-    Args:
-        run_config: the run's settings by name; `strategy` names the method.
-        folder: where the run is kept; a new one under `results-dir`, or the one to resume, unless it is given.
-
-    Raises:
-        SettingError: one sentence on the first setting that cannot be used.
-    """
-    run = read_settings(run_config)
-    return PrototypeStrategy(run, folder or open_folder(run, run_config))

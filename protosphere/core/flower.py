@@ -120,9 +120,9 @@ def registered_nodes(database: "Path") -> list[RegisteredNode]:
 
 # --- messages and grids -----------------------------------------------------------------------------------------
 
-# the codes of errors that come back in a reply's place: a worker of the simulation is gone; the ClientApp raised; a
-# SuperNode has refused the code that it was sent. A client on its own machine may send any of them.
-WORKER_DIED, APP_RAISED, NOT_VERIFIED = 0, 2, 7
+# the codes of errors that come back in a reply's place: a worker of the simulation is gone; the ClientApp raised.
+# A client on its own machine may send any of them.
+WORKER_DIED, APP_RAISED = 0, 2
 MOST_IDS = 1000  # of messages in one question for their replies, whose size a server bounds
 SERVER_NODE = 1  # the node id of every ServerApp
 

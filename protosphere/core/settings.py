@@ -256,8 +256,6 @@ class Settings(BaseModel):
 
     start_timeout: Positive = 300.0
     """seconds to wait for all clients at the start"""
-    query_timeout: Positive = 30.0
-    """seconds to wait for a new node's answer"""
     round_timeout: Positive = 600.0
     """deployment: seconds to wait for a round's replies"""
     min_replies: Count = 0
@@ -401,7 +399,7 @@ ENDS = frozenset({"rounds", "stop-patience"})
 # What a resumed run may change: where, how long and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
     ENDS
-    | {"start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
+    | {"start-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
     | {"tensorboard", "wandb", "mlflow", "report", "keep-prototypes"}
 )
 
@@ -466,6 +464,7 @@ GONE = {
     "server-threads": "the server computes with one thread",
     "feddistill.outputs": "FedDistill averages probabilities",
     "privacy-encoder": "use `encoder`",
+    "query-timeout": "a node has 30 seconds to say who it is",
 }
 
 

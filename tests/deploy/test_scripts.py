@@ -129,8 +129,7 @@ def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port
 
 def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path):
     (tmp_path / "x rays").mkdir()
-    for name in ("trusted.yaml", "code.py"):
-        (tmp_path / name).touch()
+    (tmp_path / "code.py").touch()
     own = {"data": "x rays", "model": "hf:a/b?trainable=2", "device": "cpu", "domain": "clínic = 1", "state": "mine"}
     # a name has sixty characters of any alphabet, where a shell counts bytes
     own |= {"name": "病" * 60, "label-column": "patient's state", "text-column": "$(note)", "port": 9100}
@@ -141,7 +140,7 @@ def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path)
         "privacy-epsilon": "8.25",
         "privacy-delta": "1e-06",
     }
-    own |= {"ca": credentials / "ca.crt", "key": credentials / "clinic", "trusted-entities": "trusted.yaml"}
+    own |= {"ca": credentials / "ca.crt", "key": credentials / "clinic"}
     options = [word for name, value in own.items() for word in (f"--{name}", value)]
     # a folder is found whatever `cd` looks through
     code, said, told = script("supernode.sh", *NODE, *options, "--privacy", CDPATH=str(tmp_path))
@@ -159,7 +158,6 @@ def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path)
     for option, value in (
         ("--root-certificates", credentials / "ca.crt"),
         ("--auth-supernode-private-key", credentials / "clinic"),
-        ("--trusted-entities", tmp_path / "trusted.yaml"),
         ("--host", "127.0.0.1"),
         ("--port", 9100),
     ):
@@ -223,7 +221,7 @@ OF_NODES = [
     (("--name", "病" * 61), "is longer than 60 characters; give a shorter one"),
     (("--privacy-epsilon", "3"), "a limit has two parts"),
     (("--privacy-delta", "1e-5", "--privacy-epsilon", '3" x="'), "--privacy-epsilon wants a number above 0"),
-    (("--trusted-entities", "gone.yaml"), "--trusted-entities gone.yaml cannot be read"),
+    (("--allow-app", "gone.txt"), "--allow-app gone.txt cannot be read"),
     (("--model", "resnet19"), "model 'resnet19' is unknown"),
     (("--device", "gpu"), "--device 'gpu': should be 'auto', 'cpu', 'cuda'"),
 ]

@@ -101,7 +101,7 @@ def test_worker_processes_give_the_same_run_nobody_is_late_and_workers_see_to_th
     monkeypatch.setattr("protosphere.core.files.sync", lambda path: written.append(path.name))
     settings = {"strategy": "fedproto", "evaluate-clients": "all", "fraction-train": 0.5}
     settings["models"] = f"tiny_cnn,tiny_perceptron,{own('raising')}"
-    at_once = dict.fromkeys(("start-timeout", "query-timeout", "round-timeout"), 1e-9)
+    at_once = dict.fromkeys(("start-timeout", "round-timeout"), 1e-9)
     whole = run(settings)
     lines, prototypes = metrics(whole), (whole / "prototypes.safetensors").read_bytes()
     assert all(line["problems"]["2"].endswith('"ArithmeticError: the sum is wrong"') for line in lines)

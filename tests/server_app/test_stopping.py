@@ -108,18 +108,3 @@ def test_somebody_who_is_told_of_rounds_ends_the_run_by_false_alone(federation, 
     assert heard == ([0, 1, 2] if stops else [0, 1, 2, 3, 4])
     assert summary(strategy).get("stopped") == ("on-round" if stops else None)
     assert federation(2).start({"rounds": 4, "resume": str(strategy.folder.path)}).state.last_round == 4
-
-
-@pytest.mark.parametrize("last", [2, None])
-def test_flowers_should_stop_is_asked_after_each_round_and_ends_the_run_in_its_order(federation, last):
-    asked = []
-
-    def should_stop(server_round, result):
-        asked.append((server_round, max(result.train_metrics_clientapp)))
-        return server_round == last
-
-    strategy = federation().start({"rounds": 4}, should_stop=should_stop)
-    rounds = last or 4
-    assert asked == [(number, number) for number in range(1, rounds + 1)]
-    found = summary(strategy)
-    assert (found["rounds"], found.get("stopped")) == (rounds, "should-stop" if last else None)
