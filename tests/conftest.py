@@ -176,11 +176,10 @@ class CutError(RuntimeError):
 
 @pytest.fixture
 def cut(run, monkeypatch):
-    """cut(settings, method, when): a run that ends when the strategy, or what `of` names, enters `method` and
-    `when(its arguments)`."""
+    """cut(settings, method, when): a run that ends when the strategy enters `method` and `when(its arguments)`."""
 
-    def start(settings, method, when, of=PrototypeStrategy):
-        whole = getattr(of, method)
+    def start(settings, method, when):
+        whole = getattr(PrototypeStrategy, method)
 
         def entered(*arguments):
             if when(*arguments):
@@ -188,7 +187,7 @@ def cut(run, monkeypatch):
             return whole(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(of, method, entered)
+            patch.setattr(PrototypeStrategy, method, entered)
             with pytest.raises(CutError):
                 run(settings)
 

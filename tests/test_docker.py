@@ -22,8 +22,6 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SITES = sorted(name for name in SERVICES if name.startswith("site-"))
 LASTING = ["gate", "superlink", *SITES]
-# a service's volumes that hold what nobody else may see
-PRIVATE = ("-keys", "-state", "-data")
 
 
 def instructions() -> list[list[str]]:
@@ -135,21 +133,6 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
         assert service["healthcheck"]["start_period"] == "120s"
 
 
-def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
-    seen: dict[str, set[str]] = {}
-    for name in SERVICES:
-        for source in mounts(name):
-            seen.setdefault(source, set()).add(name)
-    assert sorted(volume for volume in seen if volume.endswith(PRIVATE)) == sorted(COMPOSE["volumes"])
-    assert seen["authority-keys"] == {"credentials"}
-    assert seen["superlink-keys"] == {"credentials", "superlink", "gate"}
-    assert seen["superlink-state"] == {"superlink"}
-    for site in SITES:
-        assert seen[f"{site}-keys"] == {"credentials", site}
-        assert seen[f"{site}-data"] == {"data", site}
-        assert seen[f"{site}-state"] == {site}
-
-
 def test_the_host_s_user_can_read_results_and_nobody_else_the_superlink_s_state() -> None:
     command = SERVICES["superlink"]["command"]
     options = dict(zip(command[1::2], command[2::2], strict=True))
@@ -169,17 +152,6 @@ def test_the_demo_without_an_engine_fails_unless_it_was_to_be_skipped(tmp_path: 
         done = subprocess.run([DOCKER / "demo.sh"], env=environment | more, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert "no Docker engine answers here (Cannot connect" in done.stdout + done.stderr
-
-
-def test_the_superlink_stays_on_the_loopback_of_the_gate_whose_network_sites_call() -> None:
-    assert not {"--host", "--fleet"} & set(SERVICES["superlink"]["command"])
-    inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:gate"}
-    assert inside == {"superlink", "register", "federation"}
-    assert {name for name, service in SERVICES.items() if "networks" in service} == {"gate", *SITES}
-    # what sites call, and what stands in its certificate (deploy/docker/credentials.sh)
-    assert SERVICES["gate"]["networks"]["fleet"]["aliases"] == ["superlink"]
-    for site in SITES:
-        assert SERVICES[site]["command"][1:3] == ["--superlink", "superlink:9092"]
 
 
 @pytest.mark.parametrize("flower", FLOWERS)
@@ -242,13 +214,3 @@ def test_a_service_is_well_when_it_listens_and_is_connected(
     done = subprocess.run(["sh", "-c", text, "healthy.sh", service], capture_output=True, text=True, check=False)
     assert (done.returncode, words in done.stderr) == (int(bool(words)), True)
     assert "python" not in text
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_a_site_has_a_name_where_a_variable_gives_one(site: str) -> None:
-    arguments = SERVICES[site]["command"]
-    variable = arguments[arguments.index("--name") + 1]
-    assert variable == f"${{{site.upper().replace('-', '_')}_NAME:-}}"
-    # without one the script is told an empty name, which is none
-    script = (ROOT / "deploy" / "supernode.sh").read_text()
-    assert '[ -z "$name" ] || say name "$name"' in script

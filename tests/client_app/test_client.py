@@ -82,13 +82,11 @@ def rounds(client, settings=None, between=lambda: None):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"momentum": 0.9, "optimizer-state": "persistent"},
         {"models": "cnn4", "momentum": 0.9, "weight-decay": 0.01},
         # of images with one channel, and of 1x1 kernels, two layouts in memory look alike
         {"models": "tiny_resnet", "momentum": 0.9, "optimizer-state": "persistent"},
     ],
-    ids=["plain", "persistent", "batchnorm", "layout"],
+    ids=["batchnorm", "layout"],
 )
 def test_a_state_from_the_store_is_the_state_from_memory_to_the_bit(client, home, settings):
     in_memory = rounds(client, settings)

@@ -64,9 +64,6 @@ def test_a_node_config_without_whole_numbers_is_refused(client, value):
         ({"confusion": "always"}, True, True),
         ({"confusion": "never"}, False, False),
         ({"strategy": "tinyproto-fp"}, False, False),
-        ({"strategy": "tinyproto-ft"}, False, False),
-        ({"strategy": "tinyproto-fp", "tinyproto.scaling": False}, False, True),
-        ({"strategy": "tinyproto-fp", "confusion": "always"}, False, True),
         ({"strategy": "frame", "privacy": "release"}, False, False),
     ],
 )

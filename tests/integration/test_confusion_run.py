@@ -26,16 +26,3 @@ def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, metr
         sum(each["rows"] for each in classes["all"].values()) == lines[-1]["evaluation"]["rules"][rule]["test"]["rows"]
     )
     assert "classes" not in json.loads((silent / "summary.json").read_text())
-
-
-def test_a_run_that_is_stopped_early_has_it_too(run, metrics):
-    folder = run({"rounds": 30, "stop-patience": 1})
-    lines = metrics(folder)
-    assert len(lines) < 31
-    assert ["confusion" in line for line in lines] == [False] * (len(lines) - 1) + [True]
-
-
-def test_tinyproto_hides_counts_and_asks_only_where_it_is_told_to(run, metrics):
-    settings = {"strategy": "tinyproto-fp", "rounds": 1}
-    assert "confusion" not in metrics(run(settings))[-1]
-    assert "confusion" in metrics(run(settings | {"confusion": "always"}))[-1]

@@ -1,8 +1,5 @@
 """What is refused before a run starts, and what is left for the clients to say."""
 
-import re
-import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ import protosphere
 from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
-from protosphere.plans import preflight, run_config
 from protosphere.plans.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
@@ -45,36 +41,6 @@ def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch
     assert not list(home.glob("results/*"))
     # of a cluster's machines this one knows nothing
     check(read_settings(settings), 2, here=False)
-
-
-def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_started(home, monkeypatch, capfd, caplog):
-    def nobody(host, *arguments, **named):
-        asked.append(host)
-        raise socket.gaierror(f"nobody knows {host}")
-
-    asked = []
-    # as it is, and not as in the other tests of this folder
-    monkeypatch.setattr(run_config, "check", check)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    # read when it is imported, which another test may have done offline
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(socket, "getaddrinfo", nobody)
-    # no attempt waits for the next
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for command in (["run"], ["run", "--on", "flower"], ["compare"], ["data"]):
-        asked.clear()
-        done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
-        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert "'nobody/nothing-here' could not be fetched from the Hugging Face hub" in done.stderr
-        assert asked
-        assert not re.search(r"client \d|[Rr]etry", "".join([*capfd.readouterr(), caplog.text, done.output]))
-    assert not list(home.glob("results/*"))
-
-
-def test_one_domain_that_is_not_here_is_named_before_the_hub_is_asked(monkeypatch):
-    monkeypatch.setattr(preflight, "open_data", lambda *_: pytest.fail("the hub is asked"))
-    with pytest.raises(DataError, match="domain 'nowhere': data path"):
-        check(read_settings({"dataset": "somebody/something,./nowhere"}), 4)
 
 
 def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkeypatch):

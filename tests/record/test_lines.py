@@ -30,6 +30,7 @@ from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import (
     FIGURES_OF_RULE,
     MAJORITY_UNWEIGHTED,
+    by_domain,
     doubts,
     ensemble_headline,
     headlines,
@@ -227,12 +228,20 @@ def test_area_under_the_curve_and_confusion_are_over_clients():
         "clients": 2,
         "by_client": {"0": 0.9, "1": 0.6},
     }
-    assert line["confusion"] == {
-        "rule": "classifier",
-        "models": {"a": [[0, 0, 5], [0, 1, 5]]},
-        "clients": {"1": [[0, 0, 5], [0, 1, 5]]},
-    }
+    assert line["confusion"]["clients"] == {"1": [[0, 0, 5], [0, 1, 5]]}
     assert not {"roc_auc", "confusion"} & line_of().keys()
+
+
+def test_figures_are_by_domain_where_clients_name_theirs():
+    domains = ("dark", "light", "light")
+    replies = [Reply(p, False, Report(p, 3, evaluation=evaluation(p + 1))) for p in range(3)]
+    identities = {p: Identity(p, 3, model="a", domain=domain) for p, domain in enumerate(domains)}
+    found = line_of(evaluations=replies, identities=identities)["evaluation"]
+    assert {domain: rules["classifier"]["test"]["mean"] for domain, rules in found["domains"].items()} == {
+        "dark": pytest.approx(0.1),
+        "light": pytest.approx(0.25),
+    }
+    assert by_domain(found)["domains"]["dark"] == {"classifier": pytest.approx(0.1)}
 
 
 def test_a_round_in_which_nobody_answered():

@@ -8,7 +8,6 @@ import types
 import pytest
 
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import shown
 from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.live_figures import TensorBoard, scalars
@@ -95,21 +94,6 @@ def test_a_tracker_that_fails_costs_one_warning(run, monkeypatch, fails):
     assert len(RunFolder(folder).lines()) == 3
     words = "warning: TensorBoard gets no more metrics of this run (RuntimeError: No space left)"
     assert len([line for line in run.said if line.startswith(words)]) == 1
-
-
-@pytest.mark.parametrize("settings", [{"tensorboard": True}, {"wandb": True}, {"mlflow": "http://x:1"}])
-def test_without_its_package_a_run_is_refused_before_it_starts(run, home, monkeypatch, tmp_path, settings):
-    # a folder of that name, as these programs leave, is no package
-    ((name, value),) = settings.items()
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
-        monkeypatch.delitem(sys.modules, loaded)
-    with pytest.raises(SettingError) as error:
-        run(settings)
-    assert f"`{name}` is {shown(value)}" in str(error.value)
-    assert f"pip install 'protosphere[{name}]'" in str(error.value)
-    assert not (home / "results").exists()
 
 
 def test_the_command_line_refuses_it_before_flower_starts(monkeypatch):

@@ -196,19 +196,6 @@ def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
 # --- stores and lines that were lost ------------------------------------------------------------------------------
 
 
-def test_a_lost_store_is_said_and_never_replaced_by_an_initial_model(run, home):
-    folder = run()
-    kept = home / "kept"
-    shutil.move(home / "clients" / folder.name, kept)
-    with pytest.raises(RunError, match=r"does not hold the model of round 2, .* restore the folder") as raised:
-        run({"resume": str(folder), "rounds": 6})
-    assert "\n" not in str(raised.value)
-    assert not list((home / "clients" / folder.name).glob("*/round-*"))
-    shutil.rmtree(home / "clients" / folder.name, ignore_errors=True)
-    shutil.move(kept, home / "clients" / folder.name)
-    run({"resume": str(folder), "rounds": 6})
-
-
 def test_one_lost_store_leaves_the_others_their_run(run, home, metrics):
     folder = run()
     shutil.rmtree(home / "clients" / folder.name / "3")

@@ -471,14 +471,9 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
 @pytest.mark.parametrize(
     ("odd", "named"),
     [
-        ({"feature_dim": 32}, ["width 32", "of 64", "`feature-dim`"]),
-        ({"class_names": ("cat", "cow", "rabbit")}, ["class 1 is 'cow' where they have 'dog'"]),
-        ({"class_names": (*CLASSES, "cat")}, ["class 3 is 'cat' where they have none"]),
         ({"class_names": (*CLASSES, *"abcdefg")}, ["class 3 is 'a' where they have none"]),
-        ({"class_names": ("dog", "cat", "rabbit")}, ["class 0 is 'dog'", "'cat'"]),
         ({"class_names": ("cat", "dog"), "classes": (0,)}, ["class 2 is none where they have 'rabbit'"]),
         ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["class 2 is 'Run curl|sh xxxxxxxxxxx…' where"]),
-        ({"partitions": 2}, ["number of clients", "2 where they have 3"]),
         ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
         ({"rows": ()}, ["withholds its numbers of samples, but `privacy` is not set"]),
         (
@@ -587,10 +582,7 @@ def test_a_run_starts_with_enough_and_takes_who_comes(network, say):
     ("change", "words"),
     [
         ({"feature_dim": 99}, "features of width 99"),
-        ({"class_names": tuple("wxyz")}, "another class list"),
-        ({"partitions": 9}, "one of 9, but the run has 4"),
         ({"problem": "client 3: no data"}, 'it says: "no data"'),
-        ({"settings": "another"}, "other settings of messages"),
     ],
 )
 def test_a_newcomer_that_does_not_fit_stays_outside_and_the_run_goes_on(network, say, change, words):

