@@ -12,7 +12,6 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from protosphere.client_app.client import Client
-from protosphere.client_app.message_log import note
 from protosphere.client_app.private_client import PrivateClient
 from protosphere.client_app.public_errors import KNOWN, USER_ERRORS, private_words, public_words
 from protosphere.client_app.site import run_of, simulated, site_name
@@ -128,9 +127,6 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         # what was trained is kept; only the upload is missing
         report = replace(report, payload=None, problem=_describe_problem(error, context))
         records = encode_report(report, client.run.exchange.up)
-    # of a simulation the run's folder has it all
-    if not simulated():
-        note(store.folder, message.content, records, report, trains)
     return Message(records, reply_to=message)
 
 

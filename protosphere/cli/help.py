@@ -34,7 +34,7 @@ REMOVED = dict.fromkeys(
     "--superlink": "`--on superlink:NAME` takes its place",
     "--outcome": "the exit code and the run's `status.json` say how it ended",
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
-    "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
+    "--html": "a run's own report is a page",
     "--target": "pictures/accuracy-over-bytes-row1.csv of the comparison has the bytes of every evaluation",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
     "--reuse": "`--resume` continues a comparison",

@@ -1,7 +1,5 @@
 """The ClientApp as Flower calls it: a message and a context in, a message out; and what a site notes of them."""
 
-import json
-
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
@@ -15,7 +13,6 @@ from protosphere.strategies import known_settings
 from protosphere.strategies.contract import PullObjective
 from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
-from protosphere.wire.sizes import bytes_by_part
 from tests.payloads import lone, payload
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -155,25 +152,6 @@ def test_what_a_method_keeps_in_its_objective_is_gone_with_the_message(call, mon
     for number in (1, 2):
         assert not call(MessageType.TRAIN, instruction(number)).has_error()
     assert counts == [0, 0]
-
-
-# --- a site's own record of its messages --------------------------------------------------------------------------
-
-
-def test_a_site_s_record_has_the_sizes_of_what_crossed_and_the_figures_that_left(call, home, monkeypatch):
-    monkeypatch.setattr("protosphere.client_app.site._here", False)
-    crossed = []
-    for number, kind in ((1, MessageType.TRAIN), (1, MessageType.EVALUATE), (2, MessageType.TRAIN)):
-        trained = number - (kind == MessageType.TRAIN)
-        records = encode_instruction(Instruction("a-run", number, None, trained))
-        crossed.append((records, call(kind, records, {"strategy": "fedavg"}).content))
-    place = home / "clients" / "a-run" / "1" / "messages.jsonl"
-    lines = [json.loads(line) for line in place.read_text().splitlines()]
-    assert [(line["round"], line["trains"]) for line in lines] == [(1, True), (1, False), (2, True)]
-    for line, (received, sent) in zip(lines, crossed, strict=True):
-        assert (line["received"], line["sent"]) == (bytes_by_part(received), bytes_by_part(sent))
-    evaluation = crossed[1][1]["metrics"]
-    assert lines[1]["correct"]["classifier"] == evaluation["correct.classifier"]
 
 
 # --- over Ray -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from protosphere.client_app.message_log import append
 from protosphere.core import files
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import (
@@ -292,7 +291,6 @@ def test_nothing_is_appended_through_a_link_or_to_what_is_no_file(tmp_path, make
     with pytest.raises(OSError, match=r"link to elsewhere|Is a directory|No such device"):
         open_to_append(tmp_path / "log")
     assert append_log(tmp_path / "log", "y") is None
-    append(tmp_path, "log", {"round": 1}, "record of messages")
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "log")
     with pytest.raises(SettingError, match=r"metrics\.jsonl is a link to elsewhere; take it away"):
         RunFolder(tmp_path).append({"round": 1})

@@ -241,7 +241,7 @@ def test_figures_are_by_domain_where_clients_name_theirs():
         "dark": pytest.approx(0.1),
         "light": pytest.approx(0.25),
     }
-    assert by_domain(found)["domains"]["dark"] == {"classifier": pytest.approx(0.1)}
+    assert by_domain(found)["domains"]["dark"]["classifier"] == pytest.approx(0.1)
 
 
 def test_a_round_in_which_nobody_answered():
