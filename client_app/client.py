@@ -108,7 +108,7 @@ class Client:
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         self._load = partial(client_data, spec, self.partition, home() / "cache", self.device, self.own_data)
         self.data = self._load(self.tokens)
-        fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
+        fit_inputs(self.settings.augment, 0 if self.tokens else len(self.data.transform.shape))
         # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
         self.domain = (self.data.domain if is_dealt else "") or text(self.node, "domain").strip()
         # so has a client of a simulation; under `privacy` a name is told where the site gives it alone

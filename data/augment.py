@@ -37,8 +37,8 @@ def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tenso
     return images
 
 
-def refuse_unfit(augment: Augment, normalise: bool, axes: int) -> None:
-    """Refuse to flip or crop what are no images, and to normalise what are no numbers.
+def refuse_unfit(augment: Augment, axes: int) -> None:
+    """Refuse to flip or crop what are no images.
 
     Args:
         axes: of one input; 0 of a text.
@@ -48,5 +48,3 @@ def refuse_unfit(augment: Augment, normalise: bool, axes: int) -> None:
     """
     if augment != "none" and axes != 3:
         raise DataError(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')
-    if normalise and not axes:
-        raise DataError("normalise is true, but texts have no channels: set it to false.")

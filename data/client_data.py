@@ -18,7 +18,6 @@ from protosphere.data.partition.assignment import DataSpec, assignment, domain_o
 from protosphere.data.samples import Samples
 
 _CACHE_BYTES = 2**30
-_ROWS_AT_ONCE = 1024
 _SAME = 1e-9  # of the mean: what equal values deviate by rounding alone
 
 
@@ -54,8 +53,8 @@ class InputTransform:
     """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
 
     `shape` is the shape of one input, (C, H, W), (F,) or another; `mean` and `std` have one entry per channel or
-    feature, the first axis. They are constants, or of this client's own training rows and stay with it, so that no
-    client's data can be read from another's inputs. `columns` make a table's features, a missing number the mean.
+    feature, the first axis. They are constants, but those of a table's numbers are of this client's own training rows,
+    and stay with it. `columns` make a table's features, a missing number the mean.
     """
 
     scale: float
@@ -244,7 +243,7 @@ def _load(
         test=rows_of(data, row_assignment.test[client], device, encode),
         validation=rows_of(data, row_assignment.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data, encode, row_assignment.train[client], spec.normalise),
+        transform=_transform(data, encode, row_assignment.train[client]),
         domain=domain_of(data, row_assignment.held_by(client)),
         name="" if has_own_data else name_of(spec, data, row_assignment.held_by(client)),
         groups=None if data.groups is None else torch.from_numpy(data.groups[row_assignment.train[client]]),
@@ -279,40 +278,19 @@ def refuse_other_inputs(data: Samples, texts: bool) -> None:
     )
 
 
-def _transform(data: Samples, encode: Encode | None, train: np.ndarray, normalise: bool) -> Transform:
-    """Of constants; a table's numbers, or with `normalise` all channels, by a client's rows `train`."""
+def _transform(data: Samples, encode: Encode | None, train: np.ndarray) -> Transform:
+    """Of constants; a table's numbers by a client's rows `train`."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
         return TokenTransform(encode.encoder, (encode.max_tokens,))
     shape = tuple(int(size) for size in data.inputs.shape[1:])
     plain = InputTransform(data.scale, (0.0,) * shape[0], (1.0,) * shape[0], shape, data.columns).plain
-    if not data.columns and not normalise:
-        return plain
     if not data.columns:
-        by_channel = by_channels(data.inputs, train, data.scale)
-        return replace(plain, mean=by_channel[0], std=by_channel[1])
+        return plain
     mean, std = np.zeros(shape[0]), np.ones(shape[0])
     numbers = TableSchema(data.columns).numeric
     mean[numbers], std[numbers] = standard(data.inputs[train][:, numbers])
     return replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-
-
-def by_channels(inputs: np.ndarray, rows: np.ndarray, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, the first axis of an input, over `rows` (n,) of inputs / scale."""
-    count, channels = 0, inputs.shape[1]
-    width = int(np.prod(inputs.shape[2:]))
-    # from a first value, so that what is large and varies little keeps its digits
-    start = np.zeros(channels) if not len(rows) else inputs[rows[0]].reshape(channels, width).mean(axis=1)
-    sums, squares = np.zeros(channels), np.zeros(channels)
-    for some in np.array_split(rows, len(rows) // _ROWS_AT_ONCE + 1):
-        values = np.asarray(inputs[some], dtype=np.float64).reshape(len(some), channels, width) - start[:, None]
-        count += values.shape[0] * values.shape[2]
-        sums += values.sum(axis=(0, 2))
-        squares += (values**2).sum(axis=(0, 2))
-    mean = sums / max(count, 1)
-    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0)) / scale
-    centre = (start + mean) / scale
-    return tuple(centre.tolist()), tuple(np.where(std > _SAME * np.maximum(np.abs(centre), 1e-30), std, 1.0).tolist())
 
 
 def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -47,7 +47,6 @@ class DataSpec:
     classes that it holds. `table` deals as the CSV file at `partition_table` counts rows, `column` each value of
     `columns.partition` to one client, `sites` each data set of a list (with `official` the test rows likewise). `code`
     is somebody's own callable that gives the rows, named by `dataset` or a client's own path.
-    With `normalise` each client scales channels by its own training rows (client_data.py).
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
     and the pixels a side to which images are brought, 0 for what they are or the largest domain's. `listed`: of
@@ -84,7 +83,6 @@ class DataSpec:
     listed: Listed = ""
     secret: str = ""
     code: OwnCode | None = None
-    normalise: bool = False
 
 
 def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Samples:
@@ -163,7 +161,6 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, own: bool = Fa
 def _file(spec: DataSpec, data: Samples, cache_dir: Path, own: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
     about = {name: value for name, value in asdict(spec).items() if value is not None}
-    del about["normalise"]  # it does not decide whose rows are whose
     if not spec.columns.partition:
         del about["columns"]["partition"]
     content = json.dumps([FORMAT, data.key, own, about, table], sort_keys=True)

@@ -52,7 +52,7 @@ NOT_HERE = {
 }
 # what the clients of a row are, their data and models, and who is sampled: the same for all its methods
 OF_A_ROW = frozenset(
-    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens", "normalise"}
+    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens"}
     | {"partition", "partition-table", "partition-column", "alpha", "self-balancing", "classes-per-client"}
     | {"ways", "ways-spread", "shots", "shots-spread"}
     | {"clients", "min-samples", "max-samples", "split", "test-share", "validation-share"}

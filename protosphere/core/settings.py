@@ -174,8 +174,6 @@ class Settings(BaseModel):
     """column of groups, such as patients, that no split divides"""
     max_tokens: AtLeastOne = 256
     """texts are truncated after this many tokens"""
-    normalise: bool = False
-    """scale channels by the mean and deviation of the client's own training samples"""
     augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
     """augmentation of training images ([data](data.md#transforms))"""
     spiral_noise: NotNegative = 0.2
@@ -464,6 +462,7 @@ GONE = {
     "server-threads": "the server computes with one thread",
     "feddistill.outputs": "FedDistill averages probabilities",
     "privacy-encoder": "use `encoder`",
+    "normalise": "scale the data before the run",
     "query-timeout": "a node has 30 seconds to say who it is",
 }
 

@@ -52,7 +52,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     axes = 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1
-    refuse_unfit(settings.augment, settings.normalise, axes)
+    refuse_unfit(settings.augment, axes)
     assignment(spec, data, cache)
     shared_test_set(settings, clients, len(data.class_names))
     with failing_as(SettingError, settings.strategy, run.method, (SettingError,)):

@@ -72,8 +72,8 @@ def of_arrays(x, folder, **more):
 FORMS = {
     "csv": lambda folder: of_table(".csv", folder),
     "parquet": lambda folder: of_table(".parquet", folder),
-    "rows": lambda folder: of_arrays(ROWS, folder, normalise=True),
-    "pixels": lambda folder: of_arrays(IMAGES, folder, image_size=9, normalise=True, models="tiny_cnn"),
+    "rows": lambda folder: of_arrays(ROWS, folder),
+    "pixels": lambda folder: of_arrays(IMAGES, folder, image_size=9, models="tiny_cnn"),
 }
 
 

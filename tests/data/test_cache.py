@@ -127,7 +127,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_changed_file_is_read_anew(form, run, metrics, tmp_path):
     def figures(factor):
-        settings = {"dataset": FORMS[form](tmp_path, factor), "partition": "iid", "normalise": False, "rounds": 1}
+        settings = {"dataset": FORMS[form](tmp_path, factor), "partition": "iid", "rounds": 1}
         return metrics(run(settings, clients=2))
 
     first = figures(1)

@@ -15,7 +15,7 @@ from protosphere.core.errors import DataError
 from protosphere.core.lru_cache import Recent
 from protosphere.data import client_data as module
 from protosphere.data.augment import augmented, refuse_unfit
-from protosphere.data.client_data import InputTransform, by_channels, client_data
+from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels, open_data
 from protosphere.data.partition.assignment_file import read_assignment
 from protosphere.data.partition.row_hashes import content_hashes, fingerprint, occurs_once
@@ -191,32 +191,9 @@ def test_the_transform_is_the_formula_survives_json_and_gives_channels_last(chan
     assert floats.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 7)])
-def test_channels_are_measured_over_the_training_rows(shape):
-    rng = np.random.default_rng(0)
-    inputs = rng.integers(0, 200, (3000, *shape)).astype(np.uint8)
-    rows = np.sort(rng.choice(3000, 2500, replace=False))
-    mean, std = by_channels(inputs, rows, 255.0)
-    own = inputs[rows].astype(np.float64).reshape(2500, shape[0], -1) / 255
-    assert np.allclose((mean, std), (own.mean(axis=(0, 2)), own.std(axis=(0, 2))), rtol=1e-10)
-    assert by_channels(inputs, rows[:0], 1.0) == ((0.0,) * shape[0], (1.0,) * shape[0])
-    # far from zero, a float has no digits to lose
-    far = inputs.astype(np.float64) * 1e-3 + 1e6
-    assert np.allclose(by_channels(far, rows, 1.0)[1], 1e-3 * 255 * np.array(std), rtol=1e-4)
-    assert by_channels(np.full((10, 2, 3), 0.1), np.arange(10), 1.0)[1] == (1.0, 1.0)
-
-
-def test_a_client_scales_by_its_own_rows_and_an_encoder_gets_them_unscaled(image_folder, tmp_path):
-    spec = DataSpec(str(image_folder), 2, "iid", min_samples=1)
-    plain = client_data(spec, 0, tmp_path / "cache")
+def test_images_are_scaled_by_constants(image_folder, tmp_path):
+    plain = client_data(DataSpec(str(image_folder), 2, "iid", min_samples=1), 0, tmp_path / "cache")
     assert plain.transform == plain.transform.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
-    own = [client_data(replace(spec, normalise=True), partition, tmp_path / "cache") for partition in (0, 1)]
-    assert own[0].transform != own[1].transform
-    assert torch.equal(own[0].train.inputs, plain.train.inputs)
-    for data in own:
-        seen = data.transform(data.train.inputs).double()
-        assert (float(seen.mean()), float(seen.std(correction=0))) == (pytest.approx(0, abs=1e-5), pytest.approx(1))
-        assert data.transform.plain == plain.transform
 
 
 @pytest.mark.parametrize(("augment", "kinds"), [("flip", 2), ("crop", 9), ("flip-crop", 18)])
@@ -235,15 +212,14 @@ def test_an_image_is_as_likely_to_be_any_flip_or_window_of_itself(augment, kinds
 
 
 @pytest.mark.parametrize(
-    ("augment", "normalise", "axes", "fits"),
-    [("none", True, 1, True), ("flip", True, 3, True), ("flip", False, 1, False), ("none", True, 0, False)],
+    ("augment", "axes", "fits"), [("none", 1, True), ("flip", 3, True), ("flip", 1, False), ("crop", 0, False)]
 )
-def test_what_transforms_are_not_for_is_refused(augment, normalise, axes, fits):
+def test_what_transforms_are_not_for_is_refused(augment, axes, fits):
     if fits:
-        refuse_unfit(augment, normalise, axes)
+        refuse_unfit(augment, axes)
     else:
-        with pytest.raises(DataError, match=r"augment|normalise"):
-            refuse_unfit(augment, normalise, axes)
+        with pytest.raises(DataError, match="augment"):
+            refuse_unfit(augment, axes)
 
 
 # --- a site's secret split --------------------------------------------------------------------------------------------

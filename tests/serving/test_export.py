@@ -164,7 +164,7 @@ def of_a_table(tmp_path, run, home):
     )
     (tmp_path / "data").mkdir()
     frame.to_csv(tmp_path / "data" / "train.csv", index=False)
-    quick = {"rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "normalise": True, "device": "cpu"}
+    quick = {"rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "device": "cpu"}
     name = run(
         {"dataset": str(tmp_path / "data"), "label-column": "outcome", "partition": "iid", **quick}, clients=2
     ).name
