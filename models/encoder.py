@@ -1,6 +1,6 @@
 """A public encoder: what makes the features that a private release is made of. No private row has shaped it.
 
-    u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time where a release is made of it
+    u = R h(x),   h frozen, in eval mode, float32, one row at a time where a release is made of it
 
     handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
     efficientnet-lite0            of images, installed as a package (models/efficientnet.py); ?size=PIXELS
@@ -12,7 +12,6 @@
 
 R (d, w) is Gaussian, drawn from the encoder's name and d; never from a run's seed, so that a release serves many runs.
 It takes the first d where features come in an order, as those of handcrafted images do.
-c is R times the constant `centre` (w,) that a module of somebody's own may carry: a mean of public rows, 0 without it.
 """
 
 import hashlib
@@ -60,7 +59,7 @@ class Encoder:
         dim: d.
 
     Attributes:
-        fingerprint: of name, weights, R and c.
+        fingerprint: of name, weights and R.
 
     Raises:
         ModelError: the network gives something else, or not the same twice.
@@ -87,7 +86,6 @@ class Encoder:
             self.mixing = torch.eye(dim, width)
         else:
             self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
-        self.centre = self.mixing @ _centre(network, width, name)
         self.fingerprint = self._fingerprint()
         row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
         once, twice = self._encode_one(row), self._encode_one(row)
@@ -156,11 +154,11 @@ class Encoder:
 
     def _mix(self, output: Tensor) -> Tensor:
         h = output.float().flatten(2).mean(dim=2) if output.dim() == 4 else output.float()
-        return h @ self.mixing.T - self.centre
+        return h @ self.mixing.T
 
     def _fingerprint(self) -> str:
         digest = hashlib.blake2b(self.name.encode(), digest_size=8)
-        tensors = {**self.network.state_dict(), "mixing of the release": self.mixing, "its centre": self.centre}
+        tensors = {**self.network.state_dict(), "mixing of the release": self.mixing}
         for name, tensor in sorted(tensors.items()):
             value = tensor.detach().cpu().contiguous()
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
@@ -271,19 +269,6 @@ def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
             nn.Flatten(),
         )
     return nn.Sequential(nn.Linear(input_shape[0], WIDTH), nn.ReLU())
-
-
-def _centre(network: nn.Module, width: int, name: str) -> Tensor:
-    value = getattr(network, "centre", None)
-    if value is None:
-        return torch.zeros(width)
-    centre = torch.as_tensor(value, dtype=torch.float32).detach().cpu()
-    if centre.shape != (width,) or not bool(centre.isfinite().all()):
-        raise ModelError(
-            f"the encoder {name!r} has a `centre` of shape {tuple(centre.shape)}; it must be {width} finite numbers, "
-            "as many as its features have.",
-        )
-    return centre
 
 
 def _is_near(features: Tensor, alone: Tensor, device: torch.device) -> Tensor:

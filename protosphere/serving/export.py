@@ -51,7 +51,7 @@ class Program(nn.Module):
             self._score = _score_of(trained, rule)
         else:
             encoder = self._judge.encoder()
-            self.encoder, self._mixing, self._centre = encoder.network, encoder.mixing, encoder.centre
+            self.encoder, self._mixing = encoder.network, encoder.mixing
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
@@ -65,7 +65,7 @@ class Program(nn.Module):
         features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
         h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
         radius = self._objective.settings.encoder_radius
-        scores: Tensor | None = self._judge.scores(directions(h @ self._mixing.T - self._centre, radius))
+        scores: Tensor | None = self._judge.scores(directions(h @ self._mixing.T, radius))
         if self._rule == POOL:
             scores = self._pooled(z, scores)
         assert scores is not None

@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 def encoder(input_shape):
-    network = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(input_shape).numel(), 4), nn.Dropout(0.5))
-    network.centre = torch.arange(4.0)
-    return network
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(input_shape).numel(), 4), nn.Dropout(0.5))
 
 def counting(input_shape):
     class Counting(nn.Module):
@@ -80,12 +78,11 @@ def test_the_random_encoder_is_the_same_everywhere_and_leaves_torchs_state(shape
     assert encoder(rows[:0]).shape == (0, D)
 
 
-def test_a_file_of_ones_own_is_in_eval_mode_and_has_a_centre(own, tmp_path):
+def test_a_file_of_ones_own_is_in_eval_mode(own, tmp_path):
     encoder, rows = public_encoder(own, FLAT, D), torch.randn(3, *FLAT)
     with torch.no_grad():
         features = encoder.network[1](rows)
-    expected = (features - torch.arange(4.0)) @ encoder.mixing.T
-    assert torch.allclose(encoder(rows), expected, atol=1e-5)
+    assert torch.allclose(encoder(rows), features @ encoder.mixing.T, atol=1e-5)
     moved = tmp_path / "elsewhere" / "mine.py"
     moved.parent.mkdir()
     moved.write_text(OWN)
