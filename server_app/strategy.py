@@ -313,9 +313,6 @@ class PrototypeStrategy(Strategy):
         replies = exchanged.replies
         if plugins.is_plugin(self.settings.strategy):
             refuse_failing_method(replies, number, len(self.roster.identities))
-        if any(not reply.valid for reply in replies):
-            # a round that failed over a full disk is not the clients' failure, and must not count
-            self.folder.refuse_full_disk()
 
         server_began = time.monotonic()
         figures = self._aggregate(number, replies)

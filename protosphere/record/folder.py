@@ -2,10 +2,8 @@
 not at all (a temporary file, then a rename)."""
 
 import json
-import math
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -164,21 +162,6 @@ class RunFolder:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             stores(self.name).rmdir()
-
-    def refuse_full_disk(self) -> None:
-        """Try whether the run, and clients of this machine, can still write: their largest file twice, 1 MiB at least.
-
-        Raises:
-            SettingError: they cannot. The round that is under way can be run again when there is space.
-        """
-        store_folder = stores(self.name)
-        for folder, files, what in ((self.path, "*", "results folder"), (store_folder, "*/*", "stores' folder")):
-            if not folder.is_dir():
-                continue
-            size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
-            with explain_unwritable(folder, what), tempfile.TemporaryFile(dir=folder) as probe:
-                for _ in range(math.ceil(size / 2**20)):
-                    probe.write(bytes(2**20))
 
     def refuse_fewer_rounds(self, rounds: int, finished: int, resume: str) -> None:
         """A resumed run cannot end before the round that it has finished, and `latest` names one that can go on.
@@ -548,11 +531,3 @@ def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) 
     if len(rounds) <= summary["rounds"]:
         return f"has lines up to round {len(rounds) - 1}, and summary.json is of {summary['rounds']} rounds"
     return ""
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; 0 where it went while we looked, as a client's half-written one does."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
