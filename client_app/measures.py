@@ -9,24 +9,20 @@ from protosphere.wire.confusion import width
 
 
 def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
-    """The mean over classes of the area under the ROC curve of each against the rest, as scikit-learn's
-    roc_auc_score(multi_class="ovr", average="macro"): of the classes that some of the samples have and some have not;
-    None where there is no such class.
+    """The mean over classes of the area under the ROC curve of each against the rest, of the classes that some of the
+    samples have and some have not; None where there is no such class.
 
     Args:
-        labels: (n,). probabilities: (n, K).
+        labels: (n,). probabilities: (n, K). Both on the CPU.
     """
+    # seconds to load, and only a run that asks for it has them
+    from sklearn.metrics import roc_auc_score
+
     areas = []
     for label in labels.unique().tolist():
         is_of_class = labels == label
-        positives = int(is_of_class.sum())
-        negatives = len(labels) - positives
-        if not negatives:
-            continue
-        # a sample's rank among all, of equal scores the mean of their ranks
-        _, places, counts = probabilities[:, label].unique(return_inverse=True, return_counts=True)
-        ranks = (counts.cumsum(0).double() - (counts - 1).double() / 2)[places]
-        areas.append(float(ranks[is_of_class].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+        if not is_of_class.all():
+            areas.append(float(roc_auc_score(is_of_class.numpy(), probabilities[:, label].numpy())))
     return math.fsum(areas) / len(areas) if areas else None
 
 
