@@ -25,10 +25,11 @@ ENV PATH=/opt/venv/bin:$PATH \
 WORKDIR /opt/protosphere
 
 COPY --from=requirements /requirements.txt /tmp/
-COPY deploy/docker/constraints-flower-${FLOWER}.txt /tmp/constraints.txt
+COPY deploy/docker/constraints.txt deploy/docker/constraints-flower-${FLOWER}.txt /tmp/
 RUN python3 -m venv /opt/venv \
     && pip install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} \
-        --constraint /tmp/constraints.txt --requirement /tmp/requirements.txt
+        --constraint /tmp/constraints.txt --constraint "/tmp/constraints-flower-$FLOWER.txt" \
+        --requirement /tmp/requirements.txt
 
 # editable: `protosphere run` sends the app's source folder to the sites
 COPY . ./
