@@ -18,7 +18,7 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.site import NodeConfig, simulated
 from protosphere.core.errors import PrivacyError
-from protosphere.core.files import open_to_append, sealed
+from protosphere.core.files import open_to_append
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec
@@ -228,7 +228,7 @@ class PrivateClient(Client):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open_to_append(folder / FIGURES) as file:
-                file.write(json.dumps(sealed(line)) + "\n")
+                file.write(json.dumps(line) + "\n")
         except OSError as error:
             log.error("the figures in %s cannot be written: %s", folder, error)
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from protosphere.core.devices import exact_on
 from protosphere.core.errors import UserError
-from protosphere.core.files import NAME, DamagedError, read_sealed, read_tensors, replacing, sealed, write_tensors
+from protosphere.core.files import NAME, read_tensors, replacing, write_tensors
 from protosphere.core.seeds import derive
 from protosphere.data.client_data import Transform
 from protosphere.models import build, seed_name
@@ -316,9 +316,7 @@ class Store:
         """Write client.json once: what prediction needs to know beside the tensors."""
         path = self.folder / "client.json"
         if not path.exists():
-            self._replace(
-                path, lambda temporary: temporary.write_text(json.dumps(sealed(description), indent=2) + "\n")
-            )
+            self._replace(path, lambda temporary: temporary.write_text(json.dumps(description, indent=2) + "\n"))
 
     def description(self) -> dict[str, Any]:
         """What `describe` wrote.
@@ -328,9 +326,7 @@ class Store:
         """
         path = self.folder / "client.json"
         try:
-            description = read_sealed(path)
-        except DamagedError as error:
-            raise StoreError(f"{path} {error}.") from None
+            description = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); restore it from a copy.") from None
         if not isinstance(description, dict):

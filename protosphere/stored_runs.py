@@ -1,6 +1,7 @@
 """What the results folder holds: runs and comparisons, how far they are, what they take on the disk; and away with
 them."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from protosphere.comparison.folder import FILE as COMPARISON
 from protosphere.core.errors import SettingError
-from protosphere.core.files import folder_lock, is_held, read_sealed
+from protosphere.core.files import folder_lock, is_held
 from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder, is_run
@@ -153,7 +154,7 @@ def _run(folder: Path) -> StoredEntry:
 
 def _comparison(folder: Path) -> StoredEntry:
     try:
-        trials = read_sealed(folder / COMPARISON)["trials"]
+        trials = json.loads((folder / COMPARISON).read_bytes())["trials"]
         datasets = dict.fromkeys(str(trial["settings"]["dataset"]) for trial in trials)
         done = sum(any(folder.glob(f"trials/{trial['name']}/*/summary.json")) for trial in trials)
     except (OSError, ValueError, KeyError, TypeError):

@@ -49,13 +49,13 @@ def report(
 
 def _print_site_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
-    from protosphere.core.files import read_sealed_lines
+    from protosphere.core.files import read_lines
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():
         end(f"{folder} keeps no figures, as clients do under `privacy` alone.")
     try:
-        for line in read_sealed_lines(file):
+        for line in read_lines(file):
             rows = line.get("rows", [0])[0]
             rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
             trained = [f"trained on {line['training_rows']} samples"] if "training_rows" in line else []

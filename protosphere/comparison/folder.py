@@ -16,13 +16,10 @@ from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     LARGEST_RECORD,
-    DamagedError,
     folder_lock,
     own_folder,
-    read_sealed,
     read_whole,
     replacing,
-    sealed,
 )
 from protosphere.core.home import discard_stores, results_root
 from protosphere.core.settings import is_run_name, plain_name, shown
@@ -31,7 +28,7 @@ from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
-FORMAT = 3
+FORMAT = 4
 FILE = "comparison.json"
 TRIALS = "trials"  # folder of the trials' folders
 
@@ -70,9 +67,7 @@ class ComparisonFolder:
             content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
             content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
             with replacing(path / FILE) as temporary:
-                temporary.write_text(
-                    json.dumps(sealed(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
-                )
+                temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
         except OSError as error:
             raise SettingError(
                 f"the results folder {root} cannot be written ({error.strerror}); name another with --results."
@@ -111,7 +106,7 @@ class ComparisonFolder:
         """
         file = self.path / FILE
         try:
-            content = read_sealed(file)
+            content = json.loads(read_whole(file, LARGEST_RECORD))
             if content["format"] == FORMAT:
                 comparison = checked(ComparisonSpec, content["comparison"])
                 trials = [Trial(**trial) for trial in content["trials"]]
@@ -120,8 +115,6 @@ class ComparisonFolder:
                     if not is_run_name(trial.name) or not isinstance(trial.settings, dict):
                         raise ValueError(f"{shown(trial.name)} is not a run of it")
             written = f"Protosphere {content['version']}, format {content['format']}"
-        except DamagedError as error:
-            raise SettingError(f"{file} {error}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start again.") from None
         here = f"this is {own_version()}, format {FORMAT}"

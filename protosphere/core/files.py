@@ -1,7 +1,7 @@
-"""Files that survive: the one atomic write, JSON and tensors held against a digest.
+"""Files that survive: the one atomic write, lines of JSON, and tensors held against a digest.
 
-What is half-written is never seen under its name, and a flipped bit or a lost block is an error and no other figure:
-safetensors itself has no digest."""
+What is half-written is never seen under its name, and a flipped bit or a lost block of a tensor is an error and no
+other figure: safetensors itself has no digest."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import torch
 from filelock import FileLock, Timeout
@@ -239,84 +239,36 @@ def _kind(status: os.stat_result) -> str:
     return "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
 
 
-# --- JSON with a digest ---------------------------------------------------------------------------------------
-
-DIGEST = "digest"
-KIND = "sha256:"
-CHANGED = (
-    "is not as it was written: a damaged disk or a cut copy does that, and an editor; restore it from a copy, or, "
-    f"where you changed it yourself, take its `{DIGEST}` out"
-)
-CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; restore it from a copy"
+# --- lines of JSON ----------------------------------------------------------------------------------------------
 
 
 class DamagedError(OSError):
     """A file that is not as it was written; the message is a part of a sentence."""
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with its digest, to be written as JSON."""
-    return {**content, DIGEST: _digest_of(json.loads(json.dumps(content)))}
-
-
-def opened(content: Any) -> Any:
-    """What was sealed, without its digest, or each entry of a list; what has no digest is taken as it is.
+def read_lines(path: Path) -> Iterator[Any]:
+    """The values of a file of JSON lines, one at a time, since the figures of 10,000 clients fill a line. A last line
+    without an end, as a kill leaves it, is left out.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: a line is no JSON; it says which.
+        OSError: the file cannot be read.
     """
-    if isinstance(content, list):
-        return [opened(entry) for entry in content]
-    if not isinstance(content, dict):
-        return content
-    if DIGEST not in content:
-        # a digest whose name is damaged is none that is missing
-        if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
-            raise DamagedError(CHANGED)
-        return content
-    bare = {name: value for name, value in content.items() if name != DIGEST}
-    if content[DIGEST] != _digest_of(bare):
-        raise DamagedError(CHANGED)
-    return bare
-
-
-def _digest_of(content: Mapping[str, Any]) -> str:
-    return KIND + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def read_sealed(path: Path) -> Any:
-    """What a file of JSON holds, `opened`.
-
-    Raises:
-        DamagedError: it is not what was written.
-        OSError, ValueError: it cannot be read.
-    """
-    return opened(json.loads(read_whole(path, LARGEST_RECORD)))
-
-
-def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> Iterator[Any]:
-    """The lines of a file of JSON, each `opened`; one at a time, since the figures of 10,000 clients fill a line.
-
-    Args:
-        last: what a last line without an end may be: `whole`, none is; `cut`, the beginning of a line that a crash
-            leaves; `any`, also the zeros that a damaged disk leaves. It is left out.
-
-    Raises:
-        DamagedError: a line is not what was written, or the last one is not what it may be.
-        OSError, ValueError: it cannot be read.
-    """
-    _regular_status(path)
     with path.open("rb") as file:
-        # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
-        while line := file.readline(LARGEST_RECORD):
-            if line.endswith(b"\n"):
-                yield opened(json.loads(line))
-            elif last == "whole" or (last == "cut" and b"\0" in line):
-                raise DamagedError(CUT)
+        # by "\n" alone: a flipped bit may make another line's end of a letter
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DamagedError(f"line {number} is damaged ({error})") from None
+            yield value
 
 
 # --- tensors with a digest ------------------------------------------------------------------------------------
 
+DIGEST = "digest"
 FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
 NAME = "file"  # the name without its ending under which a file was written
 PLACE = "0" * 64

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -17,16 +17,13 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     LARGEST_RECORD,
-    DamagedError,
     folder_lock,
     is_held,
     open_to_append,
-    read_sealed,
-    read_sealed_lines,
+    read_lines,
     read_tensors,
     read_whole,
     replacing,
-    sealed,
     unsettled,
     write_tensors,
 )
@@ -37,7 +34,7 @@ from protosphere.record import client_tables
 
 TIMES_BY_CLIENT = ("train", "evaluate", "client")  # what of a line's `time` is by client
 UNFINISHED = ("starting", "running")  # states of a run that is on
-FORMAT = 3  # of a run's folder; another number means that this program cannot read it
+FORMAT = 4  # of a run's folder; another number means that this program cannot read it
 EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
 REMEDY = "restore it from a copy, or start a new run"
 LONGEST_NAME = (
@@ -122,6 +119,9 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
         settings = self._read_json("settings.json", dict)
+        if "digest" in settings:
+            # format 3 had one in each JSON file
+            raise SettingError(f"{self.path} {EARLIER_VERSION}.")
         refuse_earlier(settings, self.path)
         return settings
 
@@ -192,12 +192,12 @@ class RunFolder:
         self._write_json("roster.json", roster)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""
-        self._write("status.json", json.dumps(status, indent=2, allow_nan=False) + "\n")
+        """How far the run is, for whoever looks on."""
+        self._write_json("status.json", status)
 
     def status(self) -> dict[str, Any]:
         """Inverse of `write_status`; a run that was on when its process ended is `stopped`, whatever the file says."""
-        status = self._read_json("status.json", dict, is_sealed=False)
+        status = self._read_json("status.json", dict)
         if status.get("state") in UNFINISHED and not is_held(self.path):
             status["state"] = "stopped"
         return status
@@ -234,15 +234,14 @@ class RunFolder:
     def _rewrite_lines(self, last_round: int, *further_lines: Mapping[str, Any]) -> None:
         """Write metrics.jsonl anew: the lines up to that of `last_round`, and further ones."""
         with self._replacing("metrics.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
-            for line in self._lines("any"):
+            for line in self.each_line():
                 if line["round"] <= last_round:
                     file.write(_as_text(line))
             for further_line in further_lines:
                 file.write(_as_text(further_line))
 
     def lines(self, with_clients: bool = True) -> list[dict[str, Any]]:
-        """All finished lines of metrics.jsonl; a line that a crash cut short is left out, unless the run came to its
-        end after it.
+        """All finished lines of metrics.jsonl; a line that a crash cut short is left out.
 
         Args:
             with_clients: whether with the figures by client, of which there may be many: who reads them of a whole run
@@ -258,7 +257,7 @@ class RunFolder:
             with suppress(SettingError):
                 summary = self.summary()
         lines = []
-        for line in self._lines("whole" if ended else "cut"):
+        for line in self.each_line():
             lines.append(line if with_clients else _without_clients(line))
         if problem := _describe_lost(lines, summary):
             raise SettingError(
@@ -273,7 +272,16 @@ class RunFolder:
         Raises:
             SettingError: a line cannot be read.
         """
-        return self._lines("cut")
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        try:
+            for line in read_lines(path):
+                if isinstance(line, dict) and "clients_in" in line:
+                    raise SettingError(f"{path} {EARLIER_VERSION}.")
+                yield line
+        except OSError as error:
+            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
     def newest_line(self) -> dict[str, Any]:
         """The last line with its figures by client; empty where there is none.
@@ -285,20 +293,6 @@ class RunFolder:
         for line in self.each_line():
             newest = line
         return newest
-
-    def _lines(self, last: Literal["whole", "cut", "any"]) -> Iterator[dict[str, Any]]:
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return
-        try:
-            for line in read_sealed_lines(path, last):
-                if isinstance(line, dict) and "clients_in" in line:
-                    raise SettingError(f"{path} {EARLIER_VERSION}.")
-                yield line
-        except DamagedError as error:
-            raise SettingError(f"a line of {path} {error}.") from None
-        except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
     def write_client_table(self, rule: str) -> None:
         """Write the figures by client of all rounds as one tidy table.
@@ -316,7 +310,7 @@ class RunFolder:
             SettingError: a line up to there is missing, so that the run's figures would be of a part of it.
         """
         try:
-            rounds = [line["round"] for line in self._lines("any") if line["round"] <= last_round]
+            rounds = [line["round"] for line in self.each_line() if line["round"] <= last_round]
         except (TypeError, KeyError):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} holds a line without a round, which this program did not write; "
@@ -360,12 +354,10 @@ class RunFolder:
             )
         return tensors, meta
 
-    def _read_json(self, name: str, kind: type[Content], is_sealed: bool = True) -> Content:
+    def _read_json(self, name: str, kind: type[Content]) -> Content:
         path = self.path / name
         try:
-            content = read_sealed(path) if is_sealed else json.loads(read_whole(path, LARGEST_RECORD))
-        except DamagedError as error:
-            raise SettingError(f"{path} {error}.") from None
+            content = json.loads(read_whole(path, LARGEST_RECORD))
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
         if not isinstance(content, kind):
@@ -373,7 +365,6 @@ class RunFolder:
         return content
 
     def _write_json(self, name: str, value: Any) -> None:
-        value = [sealed(entry) for entry in value] if isinstance(value, list) else sealed(value)
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:
@@ -507,8 +498,8 @@ def _without_clients(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_text(line: Mapping[str, Any]) -> str:
-    """A line of metrics.jsonl with its digest."""
-    return json.dumps(sealed(line), allow_nan=False) + "\n"
+    """A line of metrics.jsonl."""
+    return json.dumps(line, allow_nan=False) + "\n"
 
 
 def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:

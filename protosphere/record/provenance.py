@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from protosphere.core.files import read_sealed, replacing, sealed
+from protosphere.core.files import replacing
 from protosphere.core.text import own_version
 
 FILE = "origin.json"
@@ -44,7 +44,7 @@ def note(folder: Path) -> None:
     be found out is left out, and a folder that cannot be written is the run's to notice."""
     # the working directory, too, may have gone
     with suppress(OSError):
-        starts = [sealed(start) for start in (*origins(folder), _now())]
+        starts = [*origins(folder), _now()]
         with replacing(folder / FILE) as temporary:
             temporary.write_text(json.dumps(starts, indent=2) + "\n", "utf-8")
 
@@ -53,7 +53,7 @@ def origins(folder: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none where there is no record of them."""
     try:
         # what is damaged says nothing
-        starts = read_sealed(folder / FILE)
+        starts = json.loads((folder / FILE).read_bytes())
     except (OSError, ValueError):
         return []
     if not isinstance(starts, list):

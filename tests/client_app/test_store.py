@@ -173,7 +173,6 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("client.json", Store.description),
         ("received.safetensors", Store.load_received),
         ("encoder-means.safetensors", lambda store: store.load_prototypes("encoder-means")),
         ("round-000001.safetensors", lambda store: value_in(store, store.generations()[0])),
@@ -189,8 +188,8 @@ def test_nothing_but_a_regular_file_is_read(store, name, read, make):
 def test_a_damaged_description_is_one_sentence(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     path = store.folder / "client.json"
-    path.write_text(path.read_text().replace("ant", "apt"))
-    with pytest.raises(StoreError, match=r"client\.json is not as it was written: a damaged disk .* from a copy"):
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(StoreError, match=r"client\.json cannot be read .* from a copy"):
         store.description()
 
 

@@ -23,19 +23,16 @@ from protosphere.core.files import (
     NAME,
     DamagedError,
     open_to_append,
-    opened,
+    read_lines,
     read_tensors,
     replacing,
-    sealed,
     unsettled,
     write_tensors,
 )
 from protosphere.data.partition.table import table_rows
 from protosphere.record.folder import RunFolder, append_log
-from protosphere.reports.results import read_results
 from tests.data.draws import decoded
 
-CONTENT = {"round": 3, "bytes": {"up": 12}, "share": 0.1, "name": "é", "2": None, "rows": [1, 2]}
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
     "transposed": torch.arange(6, dtype=torch.float64).reshape(2, 3).t(),
@@ -47,53 +44,24 @@ TENSORS = {
 WORDS = {"run": "a-run", "meta": '{"round": 7, "text": "ü"}'}
 
 
-# --- JSON with a digest -------------------------------------------------------------------------------------
+# --- lines of JSON ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_sealed_comes_back_and_may_be_laid_out_anew(tmp_path):
-    text = json.dumps(sealed(CONTENT))
-    assert opened(json.loads(text)) == CONTENT
-    other = json.dumps(json.loads(text), indent=4, sort_keys=True, ensure_ascii=False)
-    assert opened(json.loads(other)) == CONTENT
-    # numbers as keys are words in JSON; what has no digest is taken as it is
-    assert opened(json.loads(json.dumps(sealed({10: 1, 9: 2})))) == {"10": 1, "9": 2}
-    assert opened([CONTENT, CONTENT]) == [CONTENT, CONTENT]
-
-
-def test_no_flipped_bit_is_read_as_something_else():
-    whole = json.dumps(sealed(CONTENT), indent=1).encode()
-    for place in range(len(whole)):
-        for bit in range(7):
-            changed = bytearray(whole)
-            changed[place] ^= 1 << bit
-            try:
-                found = opened(json.loads(bytes(changed)))
-            except (ValueError, DamagedError):
-                continue
-            # one space for another
-            assert found == CONTENT, changed
-
-
-def test_a_damaged_file_of_a_run_is_one_sentence_with_its_name(run):
-    folder = run({"rounds": 1}, clients=2)
-    assert "digest" not in RunFolder(folder).settings()
-    assert all("digest" not in line for line in RunFolder(folder).lines())
-    for name in ("settings.json", "roster.json", "summary.json", "metrics.jsonl"):
-        path = folder / name
-        whole = path.read_bytes()
-        half = len(whole) // 2
-        # the first digit of a value; the last half lost
-        place = next(p for p in range(len(whole)) if whole[p : p + 1].isdigit() and whole[p - 2 : p] == b": ")
-        digit = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-        for damaged in (digit, whole[:half] + bytes(len(whole) - half - 1) + b"\n"):
-            path.write_bytes(damaged)
-            with pytest.raises(SettingError) as error:
-                read_results(folder)
-            assert str(path) in str(error.value)
-            assert "\n" not in str(error.value)
-            if damaged == digit:
-                assert "is not as it was written: a damaged disk or a cut copy does that" in str(error.value)
-        path.write_bytes(whole)
+def test_half_a_last_line_is_left_out_and_other_damage_is_named(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = [{"round": 0, "text": "ü\u2028\x85"}, {"round": 1, "none": None}]
+    whole = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    first = whole.index(b"\n") + 1
+    for end in range(first, len(whole)):
+        for tail in (b"", bytes(9)):
+            path.write_bytes(whole[:end] + tail)
+            assert list(read_lines(path)) == lines[:1]
+    path.write_bytes(whole)
+    assert list(read_lines(path)) == lines
+    for damaged, number in ((b"*" + whole[1:], 1), (whole[:-2] + b"\n", 2), (whole + bytes(9) + b"\n", 3)):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=f"line {number} is damaged"):
+            list(read_lines(path))
 
 
 # --- tensors ------------------------------------------------------------------------------------------------

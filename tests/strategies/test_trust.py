@@ -144,7 +144,6 @@ def test_predict_runs_code_elsewhere_on_this_machine_and_refuses_what_lies_in_th
     open_trained(received)
     shutil.copy(project / "mynet.py", received)
     client = json.loads((received / "client.json").read_text())
-    client.pop("digest")
     (received / "client.json").write_text(json.dumps(client | {"model": f"{received / 'mynet.py'}:wide"}))
     result = CliRunner().invoke(app, ["predict", "--state", str(received), "x.png"])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
