@@ -27,11 +27,8 @@ from torch import Tensor
 
 from protosphere.core.errors import UserError
 from protosphere.core.files import (
-    LARGEST_RECORD,
     NAME,
-    open_to_append,
     read_tensors,
-    read_whole,
     replacing,
     sync,
     write_tensors,
@@ -151,7 +148,7 @@ class Ledger:
                 raise self._make_unreadable_error("it is gone")
             return []
         try:
-            *lines, remainder = read_whole(self._lines, LARGEST_RECORD).split(b"\n")
+            *lines, remainder = self._lines.read_bytes().split(b"\n")
             entries = [_check_entry(json.loads(line)) for line in lines]
         except (OSError, ValueError) as error:
             raise self._make_unreadable_error(str(error)) from None
@@ -275,7 +272,7 @@ class Ledger:
     def _append(self, line: Mapping[str, Any]) -> None:
         """A line, on the disk when this returns; or none of it."""
         try:
-            with open_to_append(self._lines) as file:
+            with self._lines.open("a", encoding="utf-8") as file:
                 before = os.fstat(file.fileno()).st_size
                 try:
                     file.write(json.dumps(line) + "\n")

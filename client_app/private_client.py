@@ -18,7 +18,6 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.site import NodeConfig, simulated
 from protosphere.core.errors import PrivacyError
-from protosphere.core.files import open_to_append
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec
@@ -227,7 +226,7 @@ class PrivateClient(Client):
         folder = self.store(run).folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with open_to_append(folder / FIGURES) as file:
+            with (folder / FIGURES).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             log.error("the figures in %s cannot be written: %s", folder, error)

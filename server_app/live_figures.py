@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from protosphere.core.errors import SettingError
-from protosphere.core.files import own_folder
 from protosphere.core.settings import Settings, shown
 from protosphere.server_app.callbacks import Callback, RunView
 
@@ -95,7 +94,7 @@ class TensorBoard(Tracker):
 
         # of a resumed run TensorBoard forgets the rounds that are run again
         next_round = len(run.folder.lines(with_clients=False))
-        self._writer: Any = SummaryWriter(str(own_folder(run.folder.path, "tensorboard")), purge_step=next_round)
+        self._writer: Any = SummaryWriter(str(run.folder.path / "tensorboard"), purge_step=next_round)
         self._writer.add_text("settings", str(run.folder.settings()))
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from protosphere.core.errors import DataError, LabelsError
-from protosphere.core.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # in any case
@@ -67,19 +66,15 @@ def read_folder(root: Path) -> Folder:
     """Find the tables or the images in a folder, without reading them.
 
     Raises:
-        DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, what
-            is no regular file, or does not fit its `classes.txt`.
+        DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, or
+            does not fit its `classes.txt`.
     """
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
     try:
-        folder = _find(root)
+        return _find(root)
     except OSError as error:
         raise DataError(f"data path {str(root)!r} cannot be read ({error.strerror}): let its files be read.") from None
-    # an image is judged when it is read: where rows are private, one alone decides on no other
-    for path in (*folder.train, *folder.test) if folder.format != "images" else ():
-        refuse_irregular(path)
-    return folder
 
 
 def _find(root: Path) -> Folder:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 TABLE = "table"
 CLIENT = "client"
@@ -111,7 +110,6 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
 
 
 def _read(path: str) -> str:
-    refuse_irregular(Path(path).expanduser(), LARGEST_ROW)
     try:
         # a spreadsheet may put a mark before the first name
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
-from protosphere.core.files import open_to_append
 from protosphere.core.home import discard_stores
 from protosphere.launch.grid import end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
@@ -61,7 +60,7 @@ def perform(order: Order) -> str:
             f"the comparison's folder {order.place} was not found on {socket.gethostname()}; give --results a "
             "folder on a file system that all nodes of the Ray cluster share."
         )
-    with open_to_append(Path(order.place) / OUTPUT) as output:
+    with (Path(order.place) / OUTPUT).open("a", encoding="utf-8") as output:
 
         def say(line: str) -> None:
             output.write(line + "\n")

@@ -14,13 +14,7 @@ from pathlib import Path
 from protosphere.comparison.spec import FIGURES, INDIFFERENT, ComparisonSpec, checked
 from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
-from protosphere.core.files import (
-    LARGEST_RECORD,
-    folder_lock,
-    own_folder,
-    read_whole,
-    replacing,
-)
+from protosphere.core.files import folder_lock, replacing
 from protosphere.core.home import discard_stores, results_root
 from protosphere.core.settings import is_run_name, plain_name, shown
 from protosphere.core.text import own_version
@@ -106,7 +100,7 @@ class ComparisonFolder:
         """
         file = self.path / FILE
         try:
-            content = json.loads(read_whole(file, LARGEST_RECORD))
+            content = json.loads(file.read_bytes())
             if content["format"] == FORMAT:
                 comparison = checked(ComparisonSpec, content["comparison"])
                 trials = [Trial(**trial) for trial in content["trials"]]
@@ -138,7 +132,7 @@ class ComparisonFolder:
     @property
     def jobs(self) -> int | None:
         """Trials at a time, as the comparison was started; None for what the machine holds."""
-        jobs = json.loads(read_whole(self.path / FILE, LARGEST_RECORD)).get("jobs")
+        jobs = json.loads((self.path / FILE).read_bytes()).get("jobs")
         return jobs if isinstance(jobs, int) else None
 
     def hold(self) -> AbstractContextManager[None]:
@@ -178,14 +172,9 @@ class ComparisonFolder:
         return None
 
     def discard(self, trial: Trial) -> None:
-        """Take away what an unfinished or failed trial left, the models of its clients included.
-
-        Raises:
-            SettingError: its folder, or that of all trials, is a link.
-        """
-        place = own_folder(own_folder(self.path, TRIALS), trial.name)
+        """Take away what an unfinished or failed trial left, the models of its clients included."""
         self.discard_models(trial)
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(self.of(trial), ignore_errors=True)
 
     def discard_models(self, trial: Trial) -> None:
         """Take away the clients' models of a trial's runs: a comparison's would soon fill the disk."""

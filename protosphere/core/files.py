@@ -3,18 +3,16 @@
 What is half-written is never seen under its name, and a flipped bit or a lost block of a tensor is an error and no
 other figure: safetensors itself has no digest."""
 
-import errno
 import hashlib
 import json
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,19 +20,12 @@ from safetensors.numpy import save as bytes_of_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protosphere.core.errors import DataError, SettingError
+from protosphere.core.errors import SettingError
 
-LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
-LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
 SYNCS_AT_ONCE = 16
-LARGEST_RECORD = 2**31  # bytes of a file of words that this program wrote, such as metrics.jsonl
 
 
 # --- writing whole or not at all -------------------------------------------------------------------------------
-
-
-class IrregularError(OSError):
-    """What is no file that could be read to its end; the message is a part of a sentence."""
 
 
 def sync(path: Path) -> None:
@@ -104,8 +95,7 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
         OSError: it cannot be written; what was there before is left as it was.
     """
     # of this call: two that write the same name do not spoil each other's, and processes of two machines or containers
-    # that share a folder may have the same number. Nobody knows it before, so no link lies there through which we would
-    # write.
+    # that share a folder may have the same number
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
@@ -119,80 +109,6 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def open_to_append(path: Path) -> TextIO:
-    """A text file to add to, made where there is none. No link is followed: who gave a folder away could have put one
-    in the file's place, to have us write elsewhere.
-
-    Raises:
-        OSError: it is a link, or no regular file, or cannot be written.
-    """
-    try:
-        place = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise IrregularError(error.errno, f"{path.name} is a link to elsewhere; take it away") from None
-        raise
-    if kind := _kind(os.fstat(place)):
-        os.close(place)
-        raise IrregularError(errno.EINVAL, f"{path.name} is {kind}; take it away")
-    return os.fdopen(place, "a", encoding="utf-8")
-
-
-def read_whole(path: Path, most: int = LARGEST) -> bytes:
-    """All bytes of a file that somebody else may have made.
-
-    Raises:
-        IrregularError: it is no regular file, or has more than `most` bytes.
-        OSError: it cannot be read.
-    """
-    status = _regular_status(path)
-    if status.st_size > most:
-        raise IrregularError(f"it has {status.st_size} bytes, and at most {most} are read")
-    with path.open("rb") as file:
-        # no more than that, since not all that is a regular file has an end
-        return file.read(status.st_size)
-
-
-def _regular_status(path: Path) -> os.stat_result:
-    status = path.stat()
-    if kind := _kind(status):
-        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
-    return status
-
-
-def refuse_irregular(path: Path, most: int = LARGEST) -> None:
-    """Refuse to read what is no regular file, or too large a one: a link in a data folder may lead to a device that has
-    no end, and a pipe waits for a writer. What is missing is left to whoever reads it.
-
-    Raises:
-        DataError: what it is.
-    """
-    try:
-        status = _regular_status(path)
-    except IrregularError as error:
-        raise DataError(f"{str(path)!r}: {error}; take it away, or put a file there.") from None
-    except OSError:
-        return
-    if status.st_size > most:
-        raise DataError(
-            f"{str(path)!r} has {status.st_size} bytes, and of such a file at most {most} are read; part it, or take "
-            "it away if it is no part of the data.",
-        )
-
-
-def own_folder(folder: Path, name: str) -> Path:
-    """A folder that this program keeps inside a run's or a comparison's, to delete or write something there: who gave
-    the whole away could have put a link to files of its reader's in its place.
-
-    Raises:
-        SettingError: it is a link.
-    """
-    place = folder / name
-    if place.is_symlink():
-        raise SettingError(f"{place} is a link to elsewhere; take it away.")
-    return place
 
 
 @contextmanager
@@ -230,13 +146,6 @@ def is_held(folder: Path) -> bool:
             return False
     except SettingError:
         return True
-
-
-def _kind(status: os.stat_result) -> str:
-    """What it is that is no regular file; "" for one that is."""
-    if stat.S_ISREG(status.st_mode):
-        return ""
-    return "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
 
 
 # --- lines of JSON ----------------------------------------------------------------------------------------------
@@ -302,7 +211,7 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
         DamagedError: its bytes are not those that were written, or it has another file's name.
         OSError, SafetensorError: it cannot be read.
     """
-    content = read_whole(path, LARGEST)
+    content = path.read_bytes()
     tensors = load(content)
     header = SIZE + int.from_bytes(content[:SIZE], "little")
     metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})

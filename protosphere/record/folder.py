@@ -16,13 +16,10 @@ from safetensors import SafetensorError
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
-    LARGEST_RECORD,
     folder_lock,
     is_held,
-    open_to_append,
     read_lines,
     read_tensors,
-    read_whole,
     replacing,
     unsettled,
     write_tensors,
@@ -218,7 +215,7 @@ class RunFolder:
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
         text = _as_text(line)
-        with explain_unwritable(self.path), open_to_append(self.path / "metrics.jsonl") as file:
+        with explain_unwritable(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -357,7 +354,7 @@ class RunFolder:
     def _read_json(self, name: str, kind: type[Content]) -> Content:
         path = self.path / name
         try:
-            content = json.loads(read_whole(path, LARGEST_RECORD))
+            content = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
         if not isinstance(content, kind):
@@ -437,7 +434,7 @@ def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> 
     """
     for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(read_whole(path, LARGEST_RECORD))["flower_run"] == flower_run:
+            if json.loads(path.read_bytes())["flower_run"] == flower_run:
                 return path.parent
     return None
 
@@ -446,7 +443,7 @@ def append_log(log: Path, text: str) -> Path | None:
     """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open_to_append(log) as file:
+        with log.open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError:
         return None

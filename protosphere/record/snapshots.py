@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protosphere.core.errors import SettingError
-from protosphere.core.files import NAME, own_folder, read_tensors, replacing, write_tensors
+from protosphere.core.files import NAME, read_tensors, replacing, write_tensors
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.separation import separation
 from protosphere.record.folder import explain_unwritable
@@ -81,10 +81,10 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
         folder: the run's. every: whether those of all rounds stay, or of the newest alone.
 
     Raises:
-        SettingError: they cannot be written, or the folder of the rounds is a link.
+        SettingError: they cannot be written.
     """
     words = {name: str(value) for name, value in about.items()}
-    place, number = own_folder(folder, FOLDER), about["round"]
+    number = about["round"]
     with explain_unwritable(folder):
         with replacing(folder / NEWEST) as temporary:
             write_tensors(temporary, tensors, words)
@@ -93,7 +93,7 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
             if old > number:
                 _file(folder, old).unlink(missing_ok=True)
         if every:
-            place.mkdir(exist_ok=True)
+            (folder / FOLDER).mkdir(exist_ok=True)
             path = _file(folder, number)
             with replacing(path) as temporary:
                 write_tensors(temporary, tensors, {NAME: path.stem, **words})

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.core.files import LARGEST_RECORD, read_whole
 from protosphere.core.home import home
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import cached_partition_labels
@@ -38,7 +37,7 @@ def holdings(results: Results) -> Holdings:
 
 def _read_written(results: Results) -> Holdings | None:
     try:
-        content = json.loads(read_whole(results.folder / FILE, LARGEST_RECORD))
+        content = json.loads((results.folder / FILE).read_bytes())
         return _if_true(results, content["classes"], np.array(content["counts"], dtype=np.int64))
     except (OSError, ValueError, KeyError, TypeError):
         return None

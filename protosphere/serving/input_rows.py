@@ -12,7 +12,6 @@ from torch import Tensor
 
 from protosphere.client_app.evaluate import ROWS_AT_ONCE
 from protosphere.core.errors import DataError, SettingError
-from protosphere.core.files import refuse_irregular
 from protosphere.core.paths import is_several
 from protosphere.core.settings import shown
 from protosphere.data.client_data import InputTransform
@@ -64,7 +63,6 @@ def read_rows(trained: Trained, path: Path, label_column: str = "") -> GivenRows
     """
     if not isinstance(trained.transform, InputTransform):
         raise SettingError(f"this client's model {trained.model!r} reads texts, and {path} holds none: give it texts.")
-    refuse_irregular(path)
     if path.suffix == SUFFIX:
         if label_column:
             raise SettingError(f"--label-column is of a table, and {path} holds arrays: their labels are y.")

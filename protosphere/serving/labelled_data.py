@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.core.errors import DataError, SettingError
-from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
@@ -75,7 +74,6 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
 
 
 def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
-    refuse_irregular(path)
     try:
         columns = list(types_of(path))
         trained_column = trained.objective.settings.label_column

@@ -16,7 +16,6 @@ from protosphere.client_app.evaluate import ROWS_AT_ONCE, features_of, received_
 from protosphere.client_app.store import FORMAT, Store, StoreError, lay_out, new_state
 from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
-from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, refuse_earlier
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
@@ -301,8 +300,6 @@ def _image(transform: Transform, source: Input) -> Tensor:
     assert isinstance(transform, InputTransform)
     channels, height, width = transform.shape
     name = "the input" if isinstance(source, BytesIO) else str(source)
-    if isinstance(source, Path):
-        refuse_irregular(source, LARGEST_ROW)
     try:
         with Image.open(source) as image:
             depth = too_deep(image)
@@ -322,10 +319,8 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     Raises:
         DataError: the file cannot be read as UTF-8, or there is no text.
     """
-    if isinstance(source, Path):
-        refuse_irregular(source, LARGEST_ROW)
-        if source.suffix in (".json", ".jsonl"):
-            raise DataError(f"{source} is not a text: JSON lines are no longer read; write CSV or parquet.")
+    if isinstance(source, Path) and source.suffix in (".json", ".jsonl"):
+        raise DataError(f"{source} is not a text: JSON lines are no longer read; write CSV or parquet.")
     try:
         text = source.read_text("utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:

@@ -169,22 +169,6 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
         store.newest_before(2)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("received.safetensors", Store.load_received),
-        ("encoder-means.safetensors", lambda store: store.load_prototypes("encoder-means")),
-        ("round-000001.safetensors", lambda store: value_in(store, store.generations()[0])),
-    ],
-)
-def test_nothing_but_a_regular_file_is_read(store, name, read, make):
-    store.folder.mkdir(parents=True)
-    make(store.folder / name)
-    with pytest.raises(StoreError, match=rf"{name} cannot be read \(it is, or leads to, a device, a pipe or a socket"):
-        read(store)
-
-
 def test_a_damaged_description_is_one_sentence(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     path = store.folder / "client.json"

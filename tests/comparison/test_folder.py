@@ -118,19 +118,6 @@ def test_what_an_unfinished_cell_left_is_taken_away(folder, made, home):
     assert (home / "clients" / other.name).exists()
 
 
-@pytest.mark.parametrize("which", ["cells", "a cell"])
-def test_a_link_in_the_place_of_cells_leads_to_no_files_of_its_readers(folder, made, home, tmp_path, which):
-    mine = tmp_path / "mine"
-    (mine / made[0].name).mkdir(parents=True)
-    (mine / made[0].name / "thesis.txt").write_text("x")
-    link = folder.path / "trials" if which == "cells" else folder.of(made[0])
-    link.parent.mkdir(exist_ok=True)
-    link.symlink_to(mine)
-    with pytest.raises(SettingError, match=f"{link} is a link to elsewhere; take it away"):
-        folder.discard(made[0])
-    assert (mine / made[0].name / "thesis.txt").exists()
-
-
 def test_two_processes_do_not_share_a_folder(folder):
     again = ComparisonFolder(folder.path).hold()
     with folder.hold(), pytest.raises(SettingError, match="is being written by a comparison that has not ended"):

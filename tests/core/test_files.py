@@ -1,37 +1,25 @@
-"""Files that survive: every damaged byte is noticed, writes are whole or not at all and on the disk before they count,
-and nothing but a regular file is read or appended to."""
+"""Files that survive: damage is noticed, and writes are whole or not at all and on the disk before they count."""
 
 import json
-import multiprocessing
-import os
-import resource
-from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from protosphere.core import files
-from protosphere.core.errors import DataError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     FORM,
     FORM_NUMBER,
     NAME,
     DamagedError,
-    open_to_append,
     read_lines,
     read_tensors,
     replacing,
     unsettled,
     write_tensors,
 )
-from protosphere.data.partition.table import table_rows
-from protosphere.record.folder import RunFolder, append_log
-from tests.data.draws import decoded
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -190,76 +178,3 @@ def test_a_disk_that_is_full_at_the_end_ends_the_run_in_a_sentence(run, monkeypa
     # in its only round the method has nothing to send
     with pytest.raises(SettingError, match=r"results folder .* cannot be written"):
         run({"rounds": 1}, clients=2)
-
-
-# --- nothing but regular files ----------------------------------------------------------------------------------------
-
-ODD = {
-    "device": lambda place: place.symlink_to("/dev/zero"),
-    "pipe": os.mkfifo,
-    "folder": os.mkdir,
-}
-
-
-@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
-def test_only_regular_files_are_read(tmp_path, make):
-    (tmp_path / "data").mkdir()
-    for name in ("a.safetensors", "data/train.parquet", "who.csv"):
-        make(tmp_path / name)
-    with pytest.raises(OSError, match=r"it is, or leads to, a .* and no file with an end"):
-        read_tensors(tmp_path / "a.safetensors")
-    with pytest.raises(DataError, match="no file with an end; take it away"):
-        decoded(str(tmp_path / "data"), tmp_path / "cache")
-    with pytest.raises(DataError, match=r"who\.csv': it is, or leads to, "):
-        table_rows(np.zeros(4, np.int64), 2, np.random.default_rng(0), str(tmp_path / "who.csv"), ("a",))
-
-
-def test_no_file_is_read_that_is_larger_than_any_could_be(tmp_path):
-    with (tmp_path / "train.csv").open("wb") as file:
-        # without a block on the disk
-        file.truncate(files.LARGEST + 1)
-    with pytest.raises(DataError, match=rf"has {2**36 + 1} bytes, and of such a file at most {2**36} are"):
-        files.refuse_irregular(tmp_path / "train.csv")
-
-
-def test_nor_is_a_device_by_a_path_in_a_table(tmp_path):
-    image = pa.array([{"bytes": None, "path": "/dev/zero"}] * 2, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
-    pq.write_table(pa.table({"image": image, "label": [0, 1]}), tmp_path / "train.parquet")
-    said = multiprocessing.SimpleQueue()
-
-    def decode():
-        """In a process of its own, which else would take all memory."""
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, [pages * resource.getpagesize() + 2**33] * 2)
-        try:
-            decoded(str(tmp_path), tmp_path / "cache")
-        except DataError as error:
-            said.put(str(error))
-
-    process = multiprocessing.get_context("fork").Process(target=decode)
-    process.start()
-    process.join(120)
-    assert process.exitcode == 0
-    assert "leads to, a device" in said.get()
-
-
-LINKS = {
-    "link": lambda place: ((place.parent / "mine").write_text("x"), place.symlink_to(place.parent / "mine")),
-    "dangling": lambda place: place.symlink_to(place.parent / "mine"),
-}
-
-
-@pytest.mark.parametrize("make", [*LINKS.values(), os.mkfifo, os.mkdir], ids=[*LINKS, "pipe", "folder"])
-def test_nothing_is_appended_through_a_link_or_to_what_is_no_file(tmp_path, make):
-    for line in ("one\n", "ä\n"):
-        with open_to_append(tmp_path / "good") as file:
-            file.write(line)
-    assert (tmp_path / "good").read_bytes() == "one\nä\n".encode()
-    make(tmp_path / "log")
-    with pytest.raises(OSError, match=r"link to elsewhere|Is a directory|No such device"):
-        open_to_append(tmp_path / "log")
-    assert append_log(tmp_path / "log", "y") is None
-    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "log")
-    with pytest.raises(SettingError, match=r"metrics\.jsonl is a link to elsewhere; take it away"):
-        RunFolder(tmp_path).append({"round": 1})
-    assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "x"

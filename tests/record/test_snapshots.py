@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from protosphere.core.errors import SettingError
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record import provenance, snapshots
@@ -71,15 +70,6 @@ def test_the_newest_round_is_kept_and_where_asked_every_round_that_was_not_run_a
     assert torch.equal(newest(tmp_path)[0]["global/vectors"], tensors_of(9)["global/vectors"])
     snapshots._file(tmp_path, 2).write_text("x")
     assert read_round(tmp_path, 2) == read_round(tmp_path, 8) == {}
-
-
-def test_a_link_in_the_place_of_their_folder_leads_to_no_files_of_its_readers(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "run" / snapshots.FOLDER).symlink_to(tmp_path / "mine")
-    with pytest.raises(SettingError, match="run/prototypes is a link to elsewhere; take it away"):
-        save(tmp_path / "run", {}, {"round": 1}, every=True)
-    assert list((tmp_path / "mine").iterdir()) == []
 
 
 @pytest.mark.parametrize(

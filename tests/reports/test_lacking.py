@@ -181,16 +181,3 @@ def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path
     assert f"({kind}" in said
     assert said.isprintable()
     assert sorted(folder.rglob("*")) == before
-
-
-def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_path):
-    folder = fabricate(tmp_path / "run")
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "figure.svg").write_text("x")
-    (mine / "results.csv").write_text("x")
-    (folder / "pictures").symlink_to(mine)
-    result = CliRunner().invoke(app, ["report", str(folder)])
-    assert (result.exit_code, "pictures is a link to elsewhere; take it away." in result.stderr) == (2, True)
-    assert sorted(path.name for path in mine.iterdir()) == ["figure.svg", "results.csv"]
-    assert not (folder / "report.html").exists()
