@@ -10,7 +10,6 @@ import typer
 from protosphere.cli.app_hash import app_hash
 from protosphere.cli.compare import compare
 from protosphere.cli.data import data
-from protosphere.cli.doctor import doctor
 from protosphere.cli.export import export
 from protosphere.cli.help import Command, Group
 from protosphere.cli.lists import methods, models, presets, settings
@@ -112,7 +111,6 @@ app.command(
         protosphere status --state /var/lib/protosphere --credentials /etc/protosphere
     """,
 )(status)
-app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 app.command("app-hash", cls=Command, epilog="    protosphere app-hash")(app_hash)
 
 

@@ -1,5 +1,5 @@
 """All that leans on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): its private
-classes, its error codes, what its commands print, its ports, the tables of its database.
+classes, its error codes, what its commands print, the tables of its database.
 
 When Flower moves a minor on, this file is what to look at. It imports nothing of Flower until it is asked, so that the
 scripts of `deploy/` can read it for nothing.
@@ -304,12 +304,6 @@ def refusal(answer: str) -> str:
     except (ValueError, KeyError, TypeError):
         lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
     return " ".join(filter(None, lines)).rstrip(".")
-
-
-# --- ports ------------------------------------------------------------------------------------------------------
-
-CONTROL_PORT, NODE_PORT, LOCAL_PORT = 8000, 9094, 39091  # Flower's, unless it is told others
-FLEET_PORT = 9092  # Flower's for gRPC; nginx's for HTTPS (deploy/nginx)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""What there is to choose from, and what a machine has."""
-
-import socket
+"""What there is to choose from."""
 
 import pytest
 from typer.testing import CliRunner
 
-from protosphere.cli import doctor, listing
+from protosphere.cli import listing
 from protosphere.cli.main import app
 from protosphere.core.settings import Settings
 from protosphere.strategies import METHODS, known_settings
@@ -44,19 +42,3 @@ def test_lists_are_searched(arguments, there, absent):
     assert found.exit_code == 0
     assert there in found.stdout
     assert absent is None or absent not in found.stdout
-
-
-def test_the_doctor_tells_versions_a_port_that_is_taken_and_a_disk_that_is_full(home, monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        monkeypatch.setattr(doctor, "PORTS", {taken.getsockname()[1]: "somebody's"})
-        monkeypatch.setattr(doctor, "LEAST_DISK", 0)
-        well = listed("doctor")
-    assert well.exit_code == 0, well.stdout
-    assert ": in use" in well.stdout
-    assert "torch" in well.stdout
-    monkeypatch.setattr(doctor, "LEAST_DISK", 10**9)
-    ill = listed("doctor")
-    assert ill.exit_code == 1
-    assert next(line for line in ill.stdout.splitlines() if line.startswith("!! ")).split()[1] == "home"
