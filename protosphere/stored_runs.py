@@ -1,21 +1,18 @@
-"""What the results folder holds: runs and comparisons, how far they are, what they take on the disk; and away with
-them."""
+"""What the results folder holds: runs and comparisons, how far they are, what they take on the disk."""
 
 import json
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from protosphere.comparison.folder import FILE as COMPARISON
 from protosphere.core.errors import SettingError
-from protosphere.core.files import folder_lock, is_held
-from protosphere.core.home import discard_stores, results_root, stores
-from protosphere.core.settings import is_run_name, nearest, shown
-from protosphere.record.folder import RunFolder, is_run
+from protosphere.core.files import is_held
+from protosphere.core.home import results_root, stores
+from protosphere.core.settings import is_run_name
+from protosphere.record.folder import RunFolder
 
 UNREADABLE = "unreadable"
 
@@ -41,11 +38,6 @@ class StoredEntry:
     def name(self) -> str:
         """Of its folder."""
         return self.path.name
-
-    @property
-    def comparison(self) -> bool:
-        """Whether it is one."""
-        return (self.path / COMPARISON).exists()
 
     @cached_property
     def size(self) -> int:
@@ -74,57 +66,6 @@ def list_stored(results: str = "") -> list[StoredEntry]:
         if not (file.parent / COMPARISON).exists() and not file.parent.name.startswith("."):
             entries.append(_run(file.parent))
     return sorted(entries, key=lambda entry: (entry.changed, entry.name))
-
-
-def find(name: str, results: str = "") -> Path:
-    """The folder of a run or comparison, perhaps a link to it: a path, a name in the results folder, or `latest`.
-
-    Raises:
-        SettingError: there is none.
-    """
-    root = results_root(results)
-    entries = list_stored(results)
-    # other programs, too, keep a settings.json
-    ours = [entry for entry in entries if entry.comparison or is_run(entry.path)]
-    if name == "latest" and ours:
-        return ours[-1].path
-    paths = {entry.path.absolute() for entry in entries}
-    for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
-        if path in paths or _is_ours(path):
-            return path
-    raise SettingError(
-        f"no run and no comparison is called {shown(name)}{nearest(name, [entry.name for entry in entries])}; "
-        f"`protosphere runs` lists those in {root}."
-    )
-
-
-def delete(folders: Sequence[Path], results: str = "") -> None:
-    """Take runs and comparisons away, with their clients' models in this home. Where the results folder has a run of
-    that name, the models are its own, and stay when a copy of it is taken away.
-
-    Raises:
-        SettingError: one is being written; then nothing is taken away.
-        OSError: one cannot be taken away.
-    """
-    root = results_root(results)
-    places = list(dict.fromkeys(folder.resolve() for folder in folders))
-    with ExitStack() as locks:
-        for place in places:
-            locks.enter_context(folder_lock(place, "a run or a comparison"))
-        for place in places:
-            for run in _runs_of(place):
-                originals = [path.resolve() for path in (*root.glob(run.name), *root.glob(f"*/trials/*/{run.name}"))]
-                if not originals or run.path.resolve() in originals:
-                    discard_stores(run.name)
-            shutil.rmtree(place)
-        for link in folders:
-            link.unlink(missing_ok=True)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a run or a comparison lies there."""
-    entry = _comparison(folder) if (folder / COMPARISON).exists() else _run(folder)
-    return entry.state != UNREADABLE
 
 
 def _runs_of(folder: Path) -> Iterator[RunFolder]:

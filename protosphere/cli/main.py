@@ -18,7 +18,7 @@ from protosphere.cli.predict import predict
 from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
 from protosphere.cli.run import run
-from protosphere.cli.runs import app as runs
+from protosphere.cli.runs import runs
 from protosphere.cli.status import status
 from protosphere.core.startup import end_at_once
 
@@ -98,7 +98,7 @@ app.command(
         protosphere privacy --renew
     """,
 )(privacy)
-app.add_typer(runs, name="runs", epilog="    protosphere runs --results /srv/results")
+app.command("runs", cls=Command, epilog="    protosphere runs --results /srv/results")(runs)
 app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)

@@ -375,7 +375,7 @@ class RunFolder:
             yield temporary
 
 
-def is_run(folder: Path) -> bool:
+def _is_run(folder: Path) -> bool:
     """Whether a folder with a settings.json is a run's, or was: other programs keep such a file, too."""
     if any((folder / name).exists() for name in ("status.json", "metrics.jsonl", "checkpoint.safetensors")):
         return True
@@ -397,7 +397,7 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     root = results_root(results_dir)
     if name == "latest":
         files = sorted(root.glob("*/settings.json"), key=lambda file: file.stat().st_mtime_ns)
-        runs = [file.parent.resolve() for file in files if is_run(file.parent)]
+        runs = [file.parent.resolve() for file in files if _is_run(file.parent)]
         runs_with_rounds = [run for run in runs if (run / "checkpoint.safetensors").exists()]
         if resumes and runs and runs[-1:] != runs_with_rounds[-1:]:
             earlier = f", or resume an earlier run: {runs_with_rounds[-1].name}" if runs_with_rounds else ""

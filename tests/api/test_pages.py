@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import tomllib
 from dataclasses import dataclass
@@ -470,11 +469,6 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
         elif words[0] == "compare" and "../cifar10" in text:
             # a seed's trials are checked as every seed's are
             words += ["--seeds", "0"]
-        elif words[:2] == ["runs", "delete"]:
-            results = place / ".protosphere" / "results"
-            shutil.copytree(results / name, results / words[2])
-            # nobody is asked
-            words += ["--yes"]
         with monkeypatch.context() as patch:
             if words[0] == "compare" and "--preset" in words:
                 # a paper's samples are more than these; tests/test_papers.py has every preset

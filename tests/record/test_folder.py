@@ -149,6 +149,9 @@ def test_latest_is_the_run_that_began_last_whatever_its_name(results):
     first, second = finished(), finished()
     for folder, age in ((first, 1), (second, 2)):
         os.utime(folder.path / "settings.json", (NOON - age, NOON - age))
+    # other programs keep such a file, too
+    (results / "editor").mkdir()
+    (results / "editor" / "settings.json").write_text('{"tab": 4}')
     assert resume(first, how="latest").path == first.path
 
 
