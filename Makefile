@@ -124,7 +124,7 @@ settings: $(READY)
 
 # beside HtFLlib it is `python -m benchmarks.against_htflib --htflib DIR`, with a checkout of it
 bench: $(READY)
-	for figure in start bare-loop many-clients overhead; do $(BIN)/python -m benchmarks.costs $$figure || exit 1; done
+	for figure in start bare-loop many-clients; do $(BIN)/python -m benchmarks.costs $$figure || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-flower-* docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -90,15 +89,6 @@ def table_head(*columns: str, left: int = 1) -> str:
 def table_row(cells: Iterable[object]) -> str:
     """A line of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def percent(shares: Sequence[float | None]) -> str:
-    """Mean and standard deviation over seeds of shares, as percentages."""
-    percentages = [100 * share for share in shares if share is not None]
-    if not percentages:
-        return "-"
-    deviation = f" ± {statistics.stdev(percentages):.1f}" if len(percentages) > 1 else ""
-    return f"{statistics.mean(percentages):.1f}{deviation}"
 
 
 def interval(values: Sequence[float]) -> str:

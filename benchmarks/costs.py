@@ -4,9 +4,6 @@
     python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
     python -m benchmarks.costs bare-loop --mnist PATH
     python -m benchmarks.costs many-clients --clients 200 1000 10000
-    python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
-    python -m benchmarks.costs overhead --clients 200 \\
-        -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
     python -m benchmarks.costs deployment     # a round of three sites on this machine, from warm processes and without
     python -m benchmarks.costs workers --mnist PATH    # a round by two worker processes, and what two cores allow
     python -m benchmarks.costs trial          # a trial of a comparison besides its rounds
@@ -18,13 +15,10 @@ evaluation by all rules, messages and checks, the store, aggregation.
 `many-clients` is FedProto on the spiral, IID: 20,000 points an arm are dealt to all, or `--points` to each. Each row is
 a process of its own; `from disk` keeps no state in memory; `of bare steps` is the bare loop of the first clients.
 
-`overhead` is (wall of round 2 x workers - seconds of training and evaluation) / clients, by `flwr run` over Ray and in
-this process with one worker. Beside them an app of Flower whose clients send back what they get, an array of ten
-prototypes: what no method can save.
-
-`deployment` is a SuperLink and three SuperNodes, as `make deploy-demo` has them, with the same empty app beside ours;
-federations with and without warm processes take turns. The processor's seconds are those of all of the sites' processes
-from a run's start to its end, by the number of its messages: Flower's looks for tasks are among them.
+`deployment` is a SuperLink and three SuperNodes, as `make deploy-demo` has them. Beside ours is an app of Flower whose
+clients send back what they get, an array of ten prototypes: what no method can save. Federations with and without warm
+processes take turns. The processor's seconds are those of all of the sites' processes from a run's start to its end, by
+the number of its messages: Flower's looks for tasks are among them.
 
 `workers` is one round by one worker over one by two, which must make the same bits; beside it is what two processes
 that share nothing gain on this machine, each with the bare loop of all clients.
@@ -73,7 +67,7 @@ from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
 from protosphere.launch import processes
 from protosphere.launch.flower import launch
-from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.grid import LocalGrid
 from protosphere.models.optimiser import EagerSGD
 from protosphere.plans.run_config import plan
 from protosphere.prototypes.losses import prototype_pull
@@ -249,53 +243,14 @@ def client_round(settings: Sequence[str], clients: int, place: str) -> tuple[flo
     return 1e3 * median(seconds[:, CPU]) / clients, steps, peak, sum(sizes) / 1e6
 
 
-def overhead(options: argparse.Namespace) -> None:
-    """Print the medians of what a client-round costs besides training and evaluation."""
-    clients, workers = (options.clients or [10])[0], os.cpu_count() or 1
-    config = plan(["rounds=3", options.set], clients=clients).run_config
-    rows: list[tuple[float, float, float]] = []
-    with own_home():
-        for _ in range(options.repeats):
-            folder = run_in_process(config, clients=clients, show=lambda line: None)
-            outcome = launch(config, clients=clients, show=lambda line: None)
-            if not outcome.ok or outcome.folder is None:
-                raise SystemExit(f"the run failed: {outcome.message}")
-            by_ray = overhead_ms(outcome.folder, workers, clients)
-            rows.append((overhead_ms(folder, 1, clients), by_ray, empty_ms(clients, workers)))
-    in_process, by_ray, empty = zip(*rows, strict=True)
-    figures: dict[str, Sequence[float]] = {
-        "ms a client in round 2, in process, 1 worker": in_process,
-        f"ms by flwr run, {workers} workers": by_ray,
-        "ms by flwr run, an empty app": empty,
-        "ours over the empty app's": [ours / nothing for _, ours, nothing in rows],
-    }
-    print(table_head("", "median", "min", "max"))
-    for name, numbers in figures.items():
-        print(table_row([name, *(f"{number:.2f}" for number in (median(numbers), min(numbers), max(numbers)))]))
-
-
-def overhead_ms(folder: Path, workers: int, clients: int) -> float:
-    """Milliseconds a client in round 2 of a run."""
-    seconds = RunFolder(folder).lines()[1]["time"]
-    work = sum(seconds["train"].values()) + sum(seconds["evaluate"].values())
-    return 1e3 * (seconds["round"] * workers - work) / clients
-
-
-def empty_ms(clients: int, workers: int) -> float:
-    """Milliseconds a client in round 2 of an app that does nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_empty_app(Path(folder))
-        return 1e3 * empty_rounds(Path(folder), clients)[1] * workers / clients
-
-
 def write_empty_app(folder: Path) -> None:
     """An app of Flower whose clients send back what they get."""
     (folder / "pyproject.toml").write_text(EMPTY_PROJECT)
     (folder / "empty_app.py").write_text(EMPTY_APP)
 
 
-def empty_rounds(app: Path, clients: int, rounds: int = 3, connection: str = "") -> list[float]:
-    """Seconds of each of its rounds."""
+def empty_rounds(app: Path, clients: int, rounds: int) -> list[float]:
+    """Seconds of each of its rounds in a federation."""
     seconds: list[float] = []
 
     def note_round(line: str) -> None:
@@ -303,7 +258,7 @@ def empty_rounds(app: Path, clients: int, rounds: int = 3, connection: str = "")
             seconds.append(float(line.split()[1]))
 
     config = {"clients": clients, "rounds": rounds}
-    outcome = launch(config, clients=clients, show=note_round, verbose=True, app=app, connection=connection)
+    outcome = launch(config, clients=clients, show=note_round, verbose=True, app=app, connection=CONNECTION)
     if not outcome.ok:
         raise SystemExit(f"the empty app failed: {outcome.message}")
     return seconds
@@ -348,7 +303,7 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
             if not outcome.ok or outcome.folder is None:
                 raise SystemExit(f"the run failed: {outcome.message}")
             cpu.append(site_seconds(federation))
-            empty = empty_rounds(folder / "empty", len(roots), rounds, CONNECTION)
+            empty = empty_rounds(folder / "empty", len(roots), rounds)
             cpu.append(site_seconds(federation))
         finally:
             os.environ.clear()
@@ -435,11 +390,11 @@ def site_seconds(federation: Deployment) -> float:
 def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
-    figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
+    figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients}
     figures |= {"deployment": deployment, "workers": workers, "trial": trial}
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
-    parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10")
+    parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000")
     parser.add_argument("--mnist", default="", help="bare-loop, workers: a folder of MNIST, as `dataset` takes it")
     parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
     parser.add_argument("--rounds", type=int, default=4, help="many-clients, deployment")

@@ -26,7 +26,6 @@ import pandas as pd
 from benchmarks.common import PROGRAM_RESULTS, ROOT, described_parser, interval, table_head, table_row, where
 from protosphere.comparison.frame import CONTROLS
 from protosphere.comparison.paired import Difference, difference, rejected
-from protosphere.core.text import counted
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
@@ -425,17 +424,6 @@ def releases() -> Iterator[str]:
     yield f"Source: {result.describe()}"
 
 
-def decoder() -> Iterator[str]:
-    """How often a decoder's guess is right, by what the mean is of."""
-    result = ProgramResult("decoder")
-    frame = result.frame.pivot_table(index="features", columns="samples", values="share", sort=False)
-    yield table_head("features of", *(f"mean of {counted(size, 'sample')}" for size in frame.columns))
-    for features, shares in frame.iterrows():
-        yield table_row([features, *(f"{100 * share:.1f}" for share in shares)])
-    yield ""
-    yield f"Source: {result.describe()}"
-
-
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "the table": lambda: accuracies(in_full=False),
     "the table with deviations": lambda: accuracies(in_full=True),
@@ -447,7 +435,6 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "sources": sources,
     "lies": lies,
     "releases": releases,
-    "decoder": decoder,
 }
 
 

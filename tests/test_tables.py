@@ -64,12 +64,6 @@ def test_what_the_results_say_of_shared_targets_and_of_pacs_is_so():
     assert all(float(low) > 0 for *_, low in gains)
 
 
-def test_the_angles_of_the_picture_are_those_that_its_program_kept():
-    frame = pd.read_csv(PROGRAM_RESULTS / "spiral.csv").set_index("method")
-    fedproto, protonorm = (round(frame.loc[method, "angle"]) for method in ("fedproto", "protonorm"))
-    assert f"is {fedproto}° with FedProto, {protonorm}° with ProtoNorm" in page("README.md")
-
-
 def test_the_costs_of_releases_are_those_of_the_accountant():
     privacy = page("docs/privacy.md")
     # at most a sample is replaced by one in the opposite direction
