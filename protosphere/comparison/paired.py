@@ -84,23 +84,3 @@ def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
             break
         result[number] = True
     return result
-
-
-def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
-    """The method whose mean is highest, significantly by the paired test with every other one; None where there is
-    none.
-
-    Args:
-        figures: method -> seed -> figure, as mappings or a frame.
-    """
-    frame = pd.DataFrame(figures, dtype=float)
-    means = frame.mean().dropna()
-    if len(means) < 2:
-        return None
-    best = str(means.idxmax())
-    contrasts = [difference(frame[best], frame[name]) for name in means.index if name != best]
-    for gap in contrasts:
-        # of a single seed there is no test, and of equal differences p is 1
-        if gap is None or gap.p is None or gap.p > LEVEL or gap.mean <= 0:
-            return None
-    return best

@@ -23,7 +23,6 @@ from protosphere.comparison.frame import (
     summarise,
     without_control,
 )
-from protosphere.comparison.paired import ahead
 from protosphere.comparison.spec import FLOOR, ComparisonSpec
 from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
@@ -200,9 +199,8 @@ def _accuracies(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
         for metric in comparison.metrics:
             heading = _heading(comparison, row.label, str(metric))
             figures = by_seed(trials, comparison, row.label, metric)
-            best = ahead(figures)
             for method in figures:
-                cells.append((heading, method, accuracy(summarise(figures[method]), seeds), method == best))
+                cells.append((heading, method, accuracy(summarise(figures[method]), seeds), False))
                 if (row.label, str(metric), method) in printed:
                     cells.append((f"{heading}, {PAPER}", method, printed[row.label, str(metric), method], False))
             lowest = floor(trials, row.label, metric.floor) if metric.floor else None
@@ -211,8 +209,6 @@ def _accuracies(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
     notes = []
     if printed:
         notes.append("Columns `paper` are printed in the paper, not measured here.")
-    if seeds > 1 and len(comparison.methods) > 1:
-        notes.append("A bold accuracy is significantly above all others (paired t, 5 %).")
     return _lay_out("accuracy", f"accuracy in % ({', '.join(map(str, comparison.metrics))}), {over}", cells, notes)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protosphere.comparison.paired import Difference, ahead, difference, rejected
+from protosphere.comparison.paired import Difference, difference, rejected
 
 
 def over_seeds(values):
@@ -33,18 +33,6 @@ def test_what_cannot_be_said_is_not():
     assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2, p=1.0)
     same = difference({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25})
     assert (same.low, same.high, same.p) == (0, 0, 1)
-
-
-def test_only_a_method_that_is_apart_from_every_other_is_ahead():
-    first, close, far = [0.80, 0.82, 0.81], [0.79, 0.825, 0.80], [0.70, 0.72, 0.70]
-    figures = {name: over_seeds(values) for name, values in {"a": first, "b": close, "c": far}.items()}
-    assert ahead(figures) is None
-    assert ahead({name: figures[name] for name in ("a", "c")}) == "a"
-    assert ahead({"a": figures["a"]}) is None
-    assert ahead({"a": {0: 0.9}, "c": {0: 0.1}}) is None, "of one seed"
-    assert ahead({"a": figures["a"], "c": {}}) is None
-    # of equal gaps there is no test
-    assert ahead({"a": {0: 0.9, 1: 0.8}, "c": {0: 0.8, 1: 0.7}}) is None
 
 
 def test_what_is_significant_alone_need_not_be_among_many():

@@ -711,12 +711,6 @@ MUTANTS = {
         "(pd.Series([*figures.values()], dtype=float) - pd.Series([*other.values()], dtype=float)).dropna()",
         "tests/comparison/test_paired.py",
     ),
-    "the best of some called the best": Mutant(
-        COMPARISON + "paired.py",
-        "for gap in contrasts:",
-        "for gap in contrasts[1:]:",
-        "tests/comparison/test_paired.py tests/comparison/test_tables.py",
-    ),
     "Holm's correction over all rows together": Mutant(
         COMPARISON + "frame.py",
         'groupby(["row", "metric"]):',
