@@ -10,10 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich.console import Console
 
 from protosphere.arrays import data_of, is_arrays
-from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Executor, Finished, Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, differences, for_file, means_of
@@ -97,7 +95,7 @@ def compare(
         keep_models: keep the clients' models, for `Run.client`; they take much room.
         reports: give each run a report of its own, which `Run.report` makes at any time.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
-        quiet: no progress.
+        quiet: print no line for each run that ends.
         settings, more: settings of all runs, as those of `run`.
 
     Returns:
@@ -188,7 +186,8 @@ def carry_out(
     reports: bool = False,
     keep_models: bool = False,
 ) -> tuple[list[Finished], Written]:
-    """Run the trials that are not finished, with a bar, and write the tables, for `compare` and for the command.
+    """Run the trials that are not finished, with a line for each that ends, and write the tables, for `compare` and for
+    the command.
 
     Returns:
         How the trials of this session ended, and what was written.
@@ -196,12 +195,13 @@ def carry_out(
     Raises:
         SettingError: another process runs trials in the folder. Interrupted: a signal came in.
     """
-    console = Console(highlight=False, force_jupyter=False, quiet=quiet)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
     with folder.hold():
-        with Bar(console) as bar:
-            ended = run_trials(
-                folder, trials, executor, bar.update, workers=workers, reports=reports, keep_models=keep_models
-            )
+        ended = run_trials(folder, trials, executor, say, workers=workers, reports=reports, keep_models=keep_models)
         return ended, write_all(folder, spec, trials)
 
 

@@ -42,7 +42,7 @@ def estimate(comparison: ComparisonSpec, trials: Sequence[Trial], jobs: int) -> 
     first = replace(trials[0], settings=trials[0].settings | {"rounds": 1})
     with tempfile.TemporaryDirectory() as scratch:
         folder = ComparisonFolder.create(comparison, [first], scratch)
-        (ended,) = run_trials(folder, [first], Processes(environments([first], 1)), lambda progress: None)
+        (ended,) = run_trials(folder, [first], Processes(environments([first], 1)), lambda line: None)
         run = folder.run_of(first)
         if run is None:
             raise RunError(f"the cost cannot be estimated, since a round of {first.title} failed: {ended.reason}")

@@ -18,10 +18,10 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.home import discard_stores
+from protosphere.core.text import duration
 from protosphere.launch.grid import end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Node, count_tasks, join
-from protosphere.record.folder import RunFolder
 from protosphere.server_app.status import USER_ERRORS
 
 OUTPUT = "output.log"
@@ -274,15 +274,6 @@ class Tasks:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A trial in flight, and how many of its rounds are finished."""
-
-    trial: Trial
-    done: int
-    rounds: int
-
-
-@dataclass(frozen=True)
 class Finished:
     """A trial that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
 
@@ -291,21 +282,11 @@ class Finished:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the trials are: of `total` those that were finished before, those that ended since, those in flight."""
-
-    total: int
-    before: int
-    ended: Sequence[Finished]
-    running: Sequence[Running]
-
-
 def run_trials(
     folder: ComparisonFolder,
     trials: Sequence[Trial],
     executor: Executor,
-    tell: Callable[[Progress], None],
+    say: Callable[[str], None],
     *,
     workers: int = 1,
     reports: bool = False,
@@ -314,7 +295,7 @@ def run_trials(
     """Run the trials that have no finished run, seed by seed; what a trial cut short left is discarded first.
 
     Args:
-        tell: called a few times a second, and whenever a trial has ended.
+        say: takes a line for each trial that ends, with an estimate of the rest.
         workers, reports, keep_models: of each run.
 
     Returns:
@@ -328,7 +309,7 @@ def run_trials(
     waiting = [
         trial for trial in sorted(trials, key=lambda trial: seeds.index(trial.seed)) if folder.run_of(trial) is None
     ]
-    before = len(trials) - len(waiting)
+    before, began = len(trials) - len(waiting), time.monotonic()
     ended: list[Finished] = []
     jobs: dict[int, _Job] = {}  # by place
     with interruptible() as deafen, executor.ready():
@@ -351,11 +332,11 @@ def run_trials(
                                 "all nodes?"
                             )
                         ended.append(Finished(job.trial, time.monotonic() - job.began, failure))
+                        left = (len(waiting) + len(jobs)) * (time.monotonic() - began) / len(ended)
+                        say(f"{before + len(ended)}/{len(trials)} {_describe(ended[-1])} | {duration(left)} left")
                         if not keep_models:
                             # also of a run whose process was killed
                             folder.discard_models(job.trial)
-                running = [_progress_of(folder, job.trial) for job in jobs.values()]
-                tell(Progress(len(trials), before, ended, running))
                 if jobs:
                     time.sleep(LOOK)
         finally:
@@ -366,6 +347,11 @@ def run_trials(
                 if folder.run_of(job.trial) is None:
                     folder.discard(job.trial)
     return ended
+
+
+def _describe(finished: Finished) -> str:
+    how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
+    return f"{finished.trial.title}: {how}"
 
 
 @dataclass(frozen=True)
@@ -384,13 +370,3 @@ def prepare(folder: ComparisonFolder, trial: Trial) -> None:
     # a default, too, where somebody asked for it
     settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
     (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")
-
-
-def _progress_of(folder: ComparisonFolder, trial: Trial) -> Running:
-    """How far a trial is, as its run writes it; at round 0 before it has a folder."""
-    status, done = max(folder.of(trial).glob("*/status.json"), default=None), 0
-    if status is not None:
-        # a run that fails before its first round takes its folder away, perhaps in this moment
-        with suppress(SettingError):
-            done = RunFolder(status.parent).status().get("round", 0)
-    return Running(trial, int(done), int(trial.settings["rounds"]))

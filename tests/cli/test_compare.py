@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from protosphere import comparing
 from protosphere.cli.main import app
-from protosphere.comparison.execution import Finished, Progress
+from protosphere.comparison.execution import Finished
 from protosphere.comparison.spec import load
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import Interrupted
@@ -45,7 +45,7 @@ def calls(monkeypatch):
 
     calls = Calls()
 
-    def run_trials(folder, trials, executor, update, **options):
+    def run_trials(folder, trials, executor, say, **options):
         calls.update(folder=folder, trials=trials, jobs=executor.jobs, **options)
         if calls.raises:
             raise calls.raises
@@ -57,7 +57,6 @@ def calls(monkeypatch):
             if not reason:
                 write_run(folder.of(trial) / "run", trial.settings, 0.8125)
             ended.append(Finished(trial, 61.0, reason))
-            update(Progress(len(trials), 0, ended, []))
         return ended
 
     monkeypatch.setattr(comparing, "run_trials", run_trials)

@@ -2,6 +2,7 @@
 itself is `make ray-check`'s."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -128,7 +129,10 @@ def test_a_trial_after_one_that_was_killed_or_broke_is_that_of_a_process_of_its_
     made = ComparisonSpec("deadly", (method,), digits, seeds=(1, 2, 3, 4), settings=QUICK)
     trials = expand(made, {}, {})
     folder = ComparisonFolder.create(made, trials, str(tmp_path / "results"))
-    killed, broken, *whole = run_trials(folder, trials, Processes([{}]), lambda progress: None)
+    lines = []
+    killed, broken, *whole = run_trials(folder, trials, Processes([{}]), lines.append)
+    assert lines[0].startswith("1/4 Digits | deadly | seed 1: failed: it ended with exit code -9")
+    assert re.fullmatch(r"4/4 Digits \| deadly \| seed 4: done in \d+ s \| 0 s left", lines[3])
     assert "exit code -9" in killed.reason
     assert "broken on purpose" in broken.reason + (folder.of(broken.trial) / OUTPUT).read_text()
     assert [each.reason for each in whole] == ["", ""]

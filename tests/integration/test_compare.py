@@ -77,27 +77,23 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     broken = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-failed-rounds": 1})
     made = expand(comparison(methods=(broken, METHODS[0])), {}, {})
     folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
-    told = []
     executor = Processes([{}, {}])
-    ended = run_trials(folder, made, executor, told.append)
+    ended = run_trials(folder, made, executor, print)
     assert {each.trial.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
     reason = next(each.reason for each in ended if each.reason)
     assert "learning-rate" in reason
     assert "\n" not in reason
-    assert told[-1].total == 2
     both = expand(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
-    order = run_trials(
-        ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, Processes([{}]), told.append
-    )
+    more = ComparisonFolder.create(comparison(), both, str(tmp_path / "more"))
+    order = run_trials(more, both, Processes([{}]), print)
     assert [each.trial.seed for each in order] == [3, 3, 1, 1]
-    assert any(state.running for state in told)
     finished = folder.run_of(made[1])
     left = {path.name for path in folder.of(made[1]).iterdir()}
     assert left == {finished.name, "output.log", "settings.toml"}
     assert not (home / "clients" / finished.name).exists(), "models of finished cells do not fill the disk"
     # half of a summary is none: its cell, too, is run again
     before = (finished / "summary.json").stat().st_mtime_ns
-    again = run_trials(folder, made, executor, told.append)
+    again = run_trials(folder, made, executor, print)
     assert [each.trial.method for each in again] == ["Broken"]
     assert (finished / "summary.json").stat().st_mtime_ns == before
 
