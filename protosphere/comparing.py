@@ -26,6 +26,7 @@ from protosphere.core.settings import Scalar, shown
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
+from protosphere.progress import line_printer
 from protosphere.results import Report, Run
 from protosphere.running import refuse_workers
 
@@ -195,11 +196,7 @@ def carry_out(
     Raises:
         SettingError: another process runs trials in the folder. Interrupted: a signal came in.
     """
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, flush=True)
-
+    say = line_printer(quiet)
     with folder.hold():
         ended = run_trials(folder, trials, executor, say, workers=workers, reports=reports, keep_models=keep_models)
         return ended, write_all(folder, spec, trials)

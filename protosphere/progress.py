@@ -4,11 +4,9 @@ Neither torch nor a method is loaded here: something moves before that.
 """
 
 import json
-import logging
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,8 +22,6 @@ STYLES = {
     r"^(round +\d+/\d+|final evaluation)": "cyan",
     r"(?<=: ) *\d+\.\d %": "bold",
 }
-# not below "protosphere", whose lines are kept from other handlers while a run is on
-LOGGER = "protosphere-progress"
 
 
 class Display:
@@ -132,53 +128,8 @@ class _Bar(Progress):
         return status
 
 
-@contextmanager
-def display_for_python(quiet: bool) -> Iterator[Display]:
-    """The display of a run that Python started: the command's on a terminal, printed lines in a notebook, else lines
-    through `logging`, which go to stderr where nobody has said what becomes of them.
-
-    Args:
-        quiet: show nothing, and no warnings either.
-    """
+def line_printer(quiet: bool) -> Callable[[str], None]:
+    """What takes the lines of a run or a comparison that Python started."""
     if quiet:
-        yield Display(lambda line: None, moves=False)
-        return
-    if sys.stdout.isatty():
-        with Display() as display:
-            yield display
-        return
-    if _in_notebook():
-        yield Display(_warn_or(print))
-        return
-    logger, level = logging.getLogger(LOGGER), logging.getLogger(LOGGER).level
-    handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)
-    if handler is not None:
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-    try:
-        yield Display(_warn_or(logger.info))
-    finally:
-        if handler is not None:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-
-
-def _warn_or(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, but for warnings, which are Python's for whoever started the run."""
-
-    def take(line: str) -> None:
-        if line.startswith(WARNING):
-            warnings.warn(line.removeprefix(WARNING), stacklevel=2)
-        else:
-            say(line)
-
-    return take
-
-
-def _in_notebook() -> bool:
-    """Whether a kernel of Jupyter's shows what we display."""
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    return hasattr(get_ipython(), "kernel")
+        return lambda line: None
+    return partial(print, flush=True)

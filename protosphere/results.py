@@ -161,7 +161,7 @@ class Run:
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
         >>> kept = protosphere.run("fedproto", "spiral", clients=2, rounds=3, models="tiny_perceptron",
-        ...                        spiral_points=50, keep_prototypes="all")
+        ...                        spiral_points=50, keep_prototypes="all", quiet=True)
         >>> [sorted(set(kept.prototypes(number).clients.tolist())) for number in (1, 2, 3)]
         [[0, 1], [0, 1], [0, 1]]
 

@@ -17,7 +17,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
 from protosphere.plans.run_config import Plan, plan
-from protosphere.progress import Display, display_for_python
+from protosphere.progress import Display, line_printer
 from protosphere.reports.frames import of_line
 from protosphere.results import Run
 from protosphere.strategies import read_settings
@@ -50,7 +50,8 @@ def run(
     each waits until the run before is done.
 
     >>> import protosphere
-    >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50)
+    >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50,
+    ...                       quiet=True)
     >>> run.summary["rounds"]
     3
 
@@ -58,14 +59,16 @@ def run(
     In a mapping it may keep its name:
 
     >>> again = protosphere.run("protonorm", "spiral", clients=4, rounds=1, models="tiny_perceptron",
-    ...                         spiral_points=50, protonorm__gamma=5, settings={"protonorm.alignment": "thomson"})
+    ...                         spiral_points=50, protonorm__gamma=5, settings={"protonorm.alignment": "thomson"},
+    ...                         quiet=True)
     >>> again.settings["protonorm.gamma"], again.settings["protonorm.alignment"]
     (5, 'thomson')
 
     Your own arrays are a data set; they are kept in PROTOSPHERE_HOME, in a file called by their content:
 
     >>> x = np.random.default_rng(0).normal(size=(120, 5))
-    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models="tiny_perceptron")
+    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models="tiny_perceptron",
+    ...                       quiet=True)
     >>> run.client(0).input_shape
     (5,)
 
@@ -79,7 +82,8 @@ def run(
     ...         self.layers = torch.nn.Sequential(torch.nn.Linear(*input_shape, feature_dim), torch.nn.ReLU())
     ...     def forward(self, x):
     ...         return self.layers(x)
-    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models=[Net, "tiny_perceptron"])
+    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models=[Net, "tiny_perceptron"],
+    ...                       quiet=True)
     >>> [entry.rpartition("_")[0] for entry in (run.client(0).model, run.client(1).model)]
     ['object:Net', 'tiny']
 
@@ -91,7 +95,7 @@ def run(
     >>> def twice(figures):
     ...     return figures["round"] < 2
     >>> run = protosphere.run("local", "spiral", clients=2, rounds=9, models="tiny_perceptron", spiral_points=50,
-    ...                       on_round=twice)
+    ...                       on_round=twice, quiet=True)
     >>> run.summary["stopped"], len(run.rounds)
     ('on-round', 3)
 
@@ -111,8 +115,7 @@ def run(
         trust: with `resume`: whether code that lies in the folder may be run.
         on_round: called after every round with its number, and figures by the names of the columns of `Run.rounds`; and
             as round 0 with those of the untrained models. Returning False ends the run.
-        quiet: no progress, and no warnings either. Without it a terminal shows what the command shows, and a notebook
-            the run's lines; elsewhere the logger `protosphere-progress` has them.
+        quiet: print no line of the run, and no warning either.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 
@@ -133,8 +136,8 @@ def run(
     clients = plain(clients)
     refuse_workers(workers)
     _refuse_arguments(clients, on_round)
-    with _ONE_AT_A_TIME, display_for_python(quiet) as display:
-        display.stage("reading settings and data")
+    display = Display(line_printer(quiet), moves=False)
+    with _ONE_AT_A_TIME:
         run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
         try:
             return Run(carry_out(run_plan, display, workers=workers, on_round=on_round))

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -132,20 +131,15 @@ def test_runs_in_threads_wait_for_each_other():
     )
 
 
-def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):
-    caplog.set_level("INFO")
+def test_lines_and_warnings_are_printed_unless_it_is_to_be_quiet(capfd):
     alone = {"partition": "pathological", "classes_per_client": 1, "rounds": 1, "strategy": "local", "clients": 6}
-    with pytest.warns(UserWarning, match="class"):
-        start(**alone, quiet=False)
-    # without a terminal its lines are the logger's
-    assert any(record.name == "protosphere-progress" for record in caplog.records)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        capfd.readouterr()
-        caplog.clear()
-        start(**alone)
-    # not a word more
-    assert (*capfd.readouterr(), caplog.records) == ("", "", [])
+    run = start(**alone, quiet=False)
+    lines = capfd.readouterr().out.splitlines()
+    assert f"results: {run.folder}" in lines
+    assert any(line.startswith("warning: ") and "class" in line for line in lines)
+    assert [line.partition(" |")[0] for line in lines if line.startswith("round ")] == ["round 0/1", "round 1/1"]
+    start(**alone)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
@@ -269,7 +263,7 @@ def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
 # --- a script ---------------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import logging, sys
+import sys
 import data
 import protosphere
 
@@ -286,14 +280,12 @@ def run(workers):
 if __name__ == "__main__":
     print(data.NAME)
     run(1)
-    # whoever has set up a logger has the lines there
-    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s|%(message)s", force=True)
     run(2)
 """
 
 
 @pytest.mark.integration
-def test_a_script_beside_folders_of_our_names_has_its_lines_in_a_logger_and_workers_of_ours(tmp_path):
+def test_a_script_beside_folders_of_our_names_prints_its_lines_and_has_workers_of_ours(tmp_path):
     """And the import alone loads nothing."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
@@ -302,13 +294,9 @@ def test_a_script_beside_folders_of_our_names_has_its_lines_in_a_logger_and_work
     assert ran.returncode == 0, ran.stderr
     first, *printed = ran.stdout.splitlines()
     assert first == "theirs"
-    plain, configured = (protosphere.load(line) for line in printed if line.startswith("/"))
-    prefix = "protosphere-progress|"
-    logged = [line.removeprefix(prefix) for line in printed if line.startswith(prefix)]
-    for run, found in ((plain, ran.stderr.splitlines()), (configured, logged)):
-        lines = [line for line in found if line.startswith("round ")]
-        for number, line in enumerate(lines):
-            assert line.startswith(f"round {number}/2 | {100 * run.rounds['accuracy'][number]:5.1f} % (worst ")
-        assert len(lines) == 3
-        assert found.count(f"results: {run.folder}") == 1
-    assert plain.rounds["accuracy"].equals(configured.rounds["accuracy"])
+    one, two = (protosphere.load(line) for line in printed if line.startswith("/"))
+    lines = [line for line in printed if line.startswith("round ")]
+    for number, line in enumerate(lines):
+        assert line.startswith(f"round {number % 3}/2 | {100 * one.rounds['accuracy'][number % 3]:5.1f} % (worst ")
+    assert len(lines) == 6
+    assert one.rounds["accuracy"].equals(two.rounds["accuracy"])
