@@ -58,24 +58,6 @@ def table_rows(
     return [np.sort(np.concatenate(client_parts)) for client_parts in dealt]
 
 
-def write_table(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> None:
-    """Write (clients, K) counts as a table that `table_rows` takes.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([CLIENT, *class_names])
-            writer.writerows([number, *row] for number, row in enumerate(counts.tolist()))
-    except OSError as error:
-        raise DataError(
-            f"the partition table {str(path)!r} cannot be written ({error.strerror or error}): give a file in a folder "
-            "of yours."
-        ) from None
-
-
 def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarray:
     """(clients, K) int64, the columns in label order."""
 

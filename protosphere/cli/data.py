@@ -29,10 +29,6 @@ def data(
     settings: Annotated[list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c")] = None,
     preset: Preset = "",
     picture: Annotated[Path | None, option("Draw the heat map to this file (.svg or .png).", "FILE")] = None,
-    export_table: Annotated[
-        Path | None,
-        option('Write the partition as a table (CSV) that partition = "table" reads.', "FILE"),
-    ] = None,
     export_columns: Annotated[
         Path | None,
         option(
@@ -57,7 +53,6 @@ def data(
     except UserError as error:
         end(str(error))
     from protosphere.data.forms.table_schema import TableSchema
-    from protosphere.data.partition.table import write_table
     from protosphere.plans.run_config import plan
     from protosphere.reports.partition_preview import refuse_ending, view, write_picture
     from protosphere.strategies import read_settings
@@ -70,8 +65,6 @@ def data(
         data_view = view(data_settings, run_plan.clients)
         if picture is not None:
             write_picture(data_view, picture)
-        if export_table is not None:
-            write_table(export_table, data_view.dealt, data_view.class_names)
         if export_columns is not None:
             if not data_view.columns:
                 raise SettingError(
@@ -85,7 +78,7 @@ def data(
         typer.echo(json.dumps(data_view.as_json()))
         return
     _print(data_view)
-    for file in filter(None, (picture, export_table, export_columns)):
+    for file in filter(None, (picture, export_columns)):
         typer.echo(f"written: {file}")
 
 

@@ -67,8 +67,6 @@ class DataView:
         groups: how many groups rows come in, None where they do not.
         partition: what decides the partition, by setting. clients: by partition id.
         shared: rows of the ensemble's test set. nobodys: rows that belong to nobody.
-        dealt: rows of each class that the partition dealt to each client, (clients, K): of `official` the training
-            rows, of which it takes its validation rows, too.
     """
 
     dataset: str
@@ -82,7 +80,6 @@ class DataView:
     clients: Sequence[Client]
     shared: int
     nobodys: int
-    dealt: np.ndarray
     columns: Sequence[tuple[Column, int]] = ()
 
     @property
@@ -136,7 +133,6 @@ def view(settings: Settings, clients: int) -> DataView:
         clients=_clients(spec, data, row_assignment),
         shared=len(row_assignment.shared),
         nobodys=len(data.labels) - held_rows.size,
-        dealt=class_counts(data.labels, _select_dealt(settings, row_assignment), len(data.class_names)),
         columns=_columns(data),
     )
 
@@ -164,12 +160,6 @@ def refuse_ending(path: Path) -> None:
     """
     if path.suffix.lower() not in PICTURES:
         raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
-
-
-def _select_dealt(settings: Settings, row_assignment: Assignment) -> list[np.ndarray]:
-    if settings.split == "pooled":
-        return row_assignment.held
-    return [np.concatenate(parts) for parts in zip(row_assignment.train, row_assignment.validation, strict=True)]
 
 
 def _columns(data: Samples) -> list[tuple[Column, int]]:

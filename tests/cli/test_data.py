@@ -50,7 +50,6 @@ def test_the_tables_hold_the_numbers_of_the_json(invoke):
     [
         (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 samples"),
         (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
-        (["--export-table", "no/table.csv"], "cannot be written (No such file or directory)"),
     ],
 )
 def test_a_mistake_is_one_sentence(invoke, arguments, words):
@@ -58,17 +57,3 @@ def test_a_mistake_is_one_sentence(invoke, arguments, words):
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_a_written_table_deals_the_same_counts_again(invoke, tmp_path):
-    """A split can be published and run again: as many rows of each class to each client, drawn by another seed."""
-    file = tmp_path / "split.csv"
-    first = ("--clients", "3", "-c", "alpha=0.5")
-    assert f"written: {file}" in invoke(*first, "--export-table", str(file)).stdout
-    again = ("--clients", "3", "-c", f'partition="table" partition-table="{file.name}" seed=7')
-    shown = [json.loads(invoke(*each, "--json").stdout)["clients"] for each in (first, again)]
-    counts = [[client["counts"] for client in clients] for clients in shown]
-    assert counts[0] == counts[1]
-    head, *lines = (line.split(",") for line in file.read_text().splitlines())
-    assert head == ["client", *map(str, range(10))]
-    assert [list(map(int, line[1:])) for line in lines] == counts[0]
