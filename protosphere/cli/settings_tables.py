@@ -1,13 +1,12 @@
 """`make settings`: the defaults in pyproject.toml and the tables of docs/settings.md, made to agree with the code.
 
 A default is written once, in its class, and so are the words on it: of a shared setting below its field, of a method's
-own in its class's docstring. Here lines and rows are brought up to date; comments, order and headings stay as somebody
-wrote them. What is new gets a row; what is gone goes.
+own in its class's docstring. pyproject.toml gets whole tables; in the page each row is written anew where it stands.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -18,6 +17,7 @@ from protosphere.strategies import METHODS, load_method
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
 TABLE = "tool.flwr.app.config"
+AFTER_TABLES = "\n[tool.ruff]\n"  # of pyproject.toml
 # a row of the page begins with the setting's name
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
 BY_TYPE = ("true, false", "text")  # what the default shows
@@ -106,59 +106,26 @@ def _meaning(documented: str, name: str) -> str:
 
 
 def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A pyproject.toml with these defaults."""
+    """A pyproject.toml whose tables of settings are these; what stood in them goes."""
+    tables = []
     for prefix, entries in settings.items():
-        head = f"[{TABLE}{'.' if prefix else ''}{prefix}]"
-        if head not in text:
-            text = text.replace("\n[tool.ruff]\n", f"\n{head}\n\n[tool.ruff]\n")
-        before, _, tail = text.partition(f"{head}\n")
-        block, bracket, after = tail.partition("\n[")
-        lines = list(_lines(block.split("\n"), {entry.name.removeprefix(f"{prefix}."): entry for entry in entries}))
-        text = f"{before}{head}\n" + "\n".join(lines) + "\n" * bool(bracket) + bracket + after
-    return text
-
-
-def _lines(lines: list[str], settings: dict[str, Setting]) -> Iterator[str]:
-    missing = dict(settings)
-    while lines and not lines[-1]:
-        lines.pop()
-    for line in lines:
-        name = line.partition("=")[0].strip()
-        if line.startswith("#") or not name:
-            yield line
-        elif name in settings:
-            missing.pop(name)
-            old = line.partition("=")[2].partition(" #")[0].strip()
-            # 1e-4 stays as somebody wrote it
-            yield line if _same(old, settings[name].default) else f"{name} = {settings[name].value}"
-    yield from (f"{name} = {setting.value}" for name, setting in missing.items())
-
-
-def _same(written: str, default: Any) -> bool:
-    try:
-        return bool(json.loads(written) == default)
-    except ValueError:
-        return False
+        lines = [f"[{TABLE}.{prefix}]" if prefix else f"[{TABLE}]"]
+        lines += [f"{entry.name.rpartition('.')[2]} = {entry.value}" for entry in entries]
+        tables.append("\n".join(lines) + "\n")
+    before, _, tail = text.partition(f"[{TABLE}]\n")
+    _, after_tables, after = tail.partition(AFTER_TABLES)
+    return before + "\n".join(tables) + after_tables + after
 
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A settings.md with a row for each setting."""
+    """A settings.md whose rows are those of the settings; the rows' order is the page's, which a new one is added to
+    by hand."""
     by_name = {setting.name: setting for entries in settings.values() for setting in entries}
     lines = []
     for line in text.split("\n"):
         match = ROW.match(line)
-        if not match:
-            lines.append(line)
-        elif match[1] in by_name:
-            lines.append(by_name.pop(match[1]).row)
-    text = "\n".join(lines)
-    for setting in by_name.values():
-        prefix = setting.name.partition(".")[0] if "." in setting.name else ""
-        # below the last one of its method, or of all methods where the page has had none of it
-        own = rf"^\| `{re.escape(prefix)}\..*\n" if prefix else r"^\| `resume`.*\n"
-        places = list(re.finditer(own, text, re.MULTILINE)) or list(re.finditer(r"^\|.*\n", text, re.MULTILINE))
-        text = text[: places[-1].end()] + setting.row + "\n" + text[places[-1].end() :]
-    return text
+        lines.append(by_name[match[1]].row if match and match[1] in by_name else line)
+    return "\n".join(lines)
 
 
 def main() -> None:
