@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from protosphere.cli.options import Preset, end, option
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 from protosphere.core.errors import SettingError, UserError
 
 if TYPE_CHECKING:
@@ -87,8 +84,7 @@ def _print(data_view: "DataView") -> None:
 
     for line in _about(data_view):
         typer.echo(line)
-    terminal = console()
-    terminal.print(_table(data_view))
+    _print_clients(data_view)
     if alone := one_class(dict(enumerate(client.labels for client in data_view.clients)), data_view.class_names):
         typer.echo(f"Note: {alone}.")
     if len(data_view.clients) > MOST_CLIENTS:
@@ -101,7 +97,7 @@ def _print(data_view: "DataView") -> None:
         )
         return
     typer.echo("samples by class (training, validation and test)")
-    terminal.print(_counts(data_view))
+    _print_counts(data_view)
 
 
 def _about(data_view: "DataView") -> list[str]:
@@ -153,28 +149,20 @@ def _spread(values: Sequence[int]) -> str:
     return f"{ordered[0]} to {ordered[-1]}, median {ordered[len(ordered) // 2]}"
 
 
-def _table(data_view: "DataView") -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("client", justify="right", no_wrap=True)
+def _print_clients(data_view: "DataView") -> None:
     names = data_view.names
-    if names:
-        table.add_column("name", overflow="fold")
-    for name in ("train", "validation", "test", "classes"):
-        table.add_column(name, justify="right", no_wrap=True)
+    head = ["client", *(["name"] if names else []), "train", "validation", "test", "classes"]
+    rows = []
     for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
-        # Text: a name is no markup
-        named = [Text(names.get(number, ""))] if names else []
+        named = [names.get(number, "")] if names else []
         numbers = (client.train, client.validation, client.test, client.classes)
-        table.add_row(str(number), *named, *map(str, numbers))
-    return table
+        rows.append([str(number), *named, *map(str, numbers)])
+    print_table(head, rows, left=2 if names else 1)
 
 
-def _counts(data_view: "DataView") -> Table:
+def _print_counts(data_view: "DataView") -> None:
     """Samples of each class at each client."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("client", justify="right", no_wrap=True)
-    for name in data_view.class_names:
-        table.add_column(Text(name), justify="right", overflow="fold")
+    rows = []
     for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
-        table.add_row(str(number), *(str(count or "·") for count in client.counts))
-    return table
+        rows.append([str(number), *(str(count or "·") for count in client.counts)])
+    print_table(["client", *data_view.class_names], rows)

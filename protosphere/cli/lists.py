@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 
 Search = Annotated[
     str,
@@ -61,13 +59,8 @@ def settings(search: Search = "") -> None:
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(head):
-        table.add_column(name, no_wrap=place == 0, overflow="fold")
-    for row in rows:
-        if search.lower() in " ".join(row).lower():
-            table.add_row(*row)
-    if not table.row_count:
+    found = [row for row in rows if search.lower() in " ".join(row).lower()]
+    if not found:
         typer.echo(f"nothing here has {search!r} in it.", err=True)
         raise typer.Exit(1)
-    console().print(table)
+    print_table(head, found, left=len(head))

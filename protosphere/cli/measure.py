@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from protosphere.cli.options import end
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 from protosphere.core.text import one_line
 
 if TYPE_CHECKING:
@@ -117,12 +114,9 @@ def _show(read: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
     shown = [one_line(names[label]) for label in present]
     typer.echo(classification_report(labels, predicted, labels=present, target_names=shown, digits=3, zero_division=0))
     if len(present) <= MOST_COLUMNS:
-        matrix = Table(box=box.SIMPLE_HEAD, title="true class, by the class that was answered", title_justify="left")
-        matrix.add_column("")
-        for name in shown:
-            # Text: a name is no markup
-            matrix.add_column(Text(name), justify="right")
+        rows = []
         for name, counts in zip(shown, confusion_matrix(labels, predicted, labels=present).tolist(), strict=True):
             if sum(counts):
-                matrix.add_row(Text(name), *(str(count or "") for count in counts))
-        console().print(matrix)
+                rows.append([name, *(str(count or "") for count in counts)])
+        typer.echo("true class, by the class that was answered")
+        print_table(["", *shown], rows)

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 from protosphere.core.errors import SettingError, UserError
 
 if TYPE_CHECKING:
@@ -114,13 +111,8 @@ def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[
 
 
 def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> None:
-    # Text: a name is no markup
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("input", overflow="fold")
-    table.add_column("class", overflow="fold")
-    table.add_column("confidence", justify="right", no_wrap=True)
-    table.add_column("score", justify="right", no_wrap=True)
+    rows = []
     for answer in answers:
         share = "-" if answer.confidence is None else f"{100 * answer.confidence:.1f} %"
-        table.add_row(Text(answer.source), Text(class_names[answer.label]), share, f"{answer.score:.4g}")
-    console().print(table)
+        rows.append((answer.source, class_names[answer.label], share, f"{answer.score:.4g}"))
+    print_table(("input", "class", "confidence", "score"), rows, left=2)

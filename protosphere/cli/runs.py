@@ -3,11 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
 from protosphere.cli.options import end, option
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 
 
 def runs(results: Annotated[str, option("The results folder.", "DIR", "--results")] = "") -> None:
@@ -31,16 +29,10 @@ def runs(results: Annotated[str, option("The results folder.", "DIR", "--results
     if not entries:
         typer.echo(f"{root} holds no run; `protosphere run` starts one.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("name", "method", "data"):
-        # a narrow terminal folds what may be long, and loses nothing
-        table.add_column(name, min_width=8, overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for name in ("%", "size"):
-        table.add_column(name, no_wrap=True, justify="right")
+    rows = []
     for entry in entries:
         headline = "-" if entry.headline is None else f"{100 * entry.headline:.2f}"
         state, size = f"{entry.state} {entry.rounds}", readable_size(entry.size)
-        table.add_row(entry.name, stem(entry.what), short_name(entry.dataset), state, headline, size)
-    console().print(table)
+        rows.append((entry.name, stem(entry.what), short_name(entry.dataset), state, headline, size))
+    print_table(("name", "method", "data", "state", "%", "size"), rows, left=4)
     typer.echo(f"in {root}: {readable_size(sum(entry.size for entry in entries))}")

@@ -2,15 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich import box
-from rich.table import Table
 
-from protosphere.cli.tables import console
+from protosphere.cli.tables import print_table
 from protosphere.core.client_names import NAMELESS, client_names, client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.text import counted, readable_size
@@ -24,7 +22,7 @@ def print_summary(folder: Path) -> None:
     if summary["rules"]:
         name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
         typer.echo(f"{name} on {data}, {clients} clients, {counted(summary['rounds'], 'round')}: test accuracy in %")
-        console().print(_table(summary))
+        print_table(("inference rule", "all clients", "worst client", "round"), _rows(summary))
     for line in _lines(summary, _names(folder)):
         typer.echo(line)
     if (folder / "report.html").exists():
@@ -65,18 +63,13 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(words)}`"
 
 
-def _table(summary: Mapping[str, Any]) -> Table:
+def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Each rule's accuracy at the round with its best validation accuracy or, without validation samples, the last."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("inference rule", no_wrap=True)
-    for head in ("all clients", "worst client", "round"):
-        table.add_column(head, justify="right", no_wrap=True)
     for rule, figures in summary["rules"].items():
         mark = " *" if rule == summary["headline"]["rule"] else ""
         figure = primary_figure(figures)
         number = figures["selected_round"] if figure == "selected" else summary["rounds"]
-        table.add_row(rule + mark, _percent(figures.get(figure)), _percent(figures.get("worst")), str(number))
-    return table
+        yield rule + mark, _percent(figures.get(figure)), _percent(figures.get("worst")), str(number)
 
 
 def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
