@@ -18,7 +18,7 @@ from protosphere.comparison.frame import collect, differences, for_file, means_o
 from protosphere.comparison.report import REPORT, Written, write_all
 from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
 from protosphere.comparison.trials import Trial, expand, refuse_unmeasured, with_common_rules
-from protosphere.comparison.variants import Choice, choose_variants, settings_varied, with_variants
+from protosphere.comparison.variants import Choice, choose_variants, with_variants
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
@@ -86,8 +86,7 @@ def compare(
             `domain-unweighted NAME`; the first of several makes the curves. `headline` alone is by the rules
             `classifier` and `discriminant` where the methods' own rules differ.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
-        vary: settings of methods, each with values that stand side by side, one setting at a time, for
-            `Comparison.plot_varied`.
+        vary: settings of methods, each with values that stand side by side, one setting at a time.
         choose: `validation` for the one of a method's values whose accuracy on validation samples is highest, in each
             row for itself; "" to show them all.
         cross: whether the values of all settings in `vary` are combined.
@@ -311,48 +310,32 @@ class Comparison:
         """The comparison with each method once where one was chosen, its finished trials, and what was chosen."""
         return choose_variants(self._comparison, collect(self._comparison_folder, self._comparison, self._trials))
 
-    def plot(self, over: str = "rounds", row: str = "") -> "Plot":
-        """Every method's accuracy over the rounds, with the standard deviation over the seeds as a band.
+    def plot(self, name: str = "accuracy-over-rounds", row: str = "") -> "Plot":
+        """A plot of a row of the comparison, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`.
 
         >>> found.plot().axes[0].get_xlabel()
         'round'
-
-        Args:
-            over: `rounds`, or the `bytes` by then.
-            row: "" for the first.
-
-        Raises:
-            SettingError: there is no such row, or nothing in it to draw.
-        """
-        from protosphere.comparison import plots
-
-        if over not in plots.CAPTIONS:
-            raise SettingError(f"over is {shown(over)}, but it is {', '.join(plots.CAPTIONS)}.")
-        once, trials, _ = self._finished()
-        label = _find("row", row, [each.label for each in once.rows])
-        return plots.over(once, trials, label, over, f"accuracy-over-{over}")
-
-    def plot_varied(self, setting: str = "", row: str = "") -> "Plot":
-        """Accuracy by the values of a setting that is varied: a curve for each method that reads it, with the standard
-        deviation over seeds, and a dashed line for each that does not.
-
         >>> tried = protosphere.compare(["local", "protonorm"], ["spiral"], seeds=[0], clients=2, rounds=1, quiet=True,
         ...                             models="tiny_perceptron", spiral_points=50, vary={"protonorm.gamma": [1, 10]})
-        >>> tried.plot_varied().numbers["protonorm.gamma"].tolist()
+        >>> tried.plot("accuracy-by-protonorm.gamma").numbers["protonorm.gamma"].tolist()
         ['', 1, 10]
 
         Args:
-            setting: "" for the first. row: "" for the first.
+            name: `accuracy-over-rounds`, `accuracy-over-bytes`, `differences` (to the baseline, with intervals),
+                `accuracy-by-SETTING` for each setting in `vary`, or `accuracy-of-METHOD`, a heat map of two settings
+                with `cross`.
+            row: "" for the first.
 
         Raises:
-            SettingError: nothing is varied, not this setting, or nothing is finished; there is no such row.
+            SettingError: there is no such plot or row, or nothing of it to draw.
         """
-        from protosphere.comparison import plots
+        from protosphere.comparison.plots import makers_of
 
         once, trials, _ = self._finished()
-        name = _find("varied setting", setting_name(setting), settings_varied(once))
+        makers = makers_of(once)
+        name = _find("plot", name, list(makers))
         label = _find("row", row, [each.label for each in once.rows])
-        return plots.by_value(once, trials, label, name, f"accuracy-by-{name}")
+        return makers[name](once, trials, label, name=name)
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.

@@ -2,7 +2,7 @@
 and how far it lies from the baseline."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -39,19 +39,24 @@ def plots_of(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[str, list[
     plots: dict[str, list[Plot]] = {}
     for number, row in enumerate(comparison.rows, start=1):
         made: list[Plot] = []
-        makers: dict[str, Any] = {"differences": differences}
-        for setting in settings_varied(comparison):
-            makers[f"accuracy-by-{setting}"] = partial(by_value, setting=setting)
-        for method in crossed_methods(comparison):
-            makers[f"accuracy-of-{plain_name(method, 40)}"] = partial(heat_map, method=method)
-        for kind in CAPTIONS:
-            makers[f"accuracy-over-{kind}"] = partial(over, kind=kind)
-        for name, make in makers.items():
+        for name, make in makers_of(comparison).items():
             with suppress(NothingToPlotError):
                 made.append(make(comparison, frame, row.label, name=f"{name}-row{number}"))
         if made:
             plots[row.label] = made
     return plots
+
+
+def makers_of(comparison: ComparisonSpec) -> dict[str, Callable[..., Plot]]:
+    """What draws each plot of a row, by the plot's name."""
+    makers: dict[str, Callable[..., Plot]] = {"differences": differences}
+    for setting in settings_varied(comparison):
+        makers[f"accuracy-by-{setting}"] = partial(by_value, setting=setting)
+    for method in crossed_methods(comparison):
+        makers[f"accuracy-of-{plain_name(method, 40)}"] = partial(heat_map, method=method)
+    for kind in CAPTIONS:
+        makers[f"accuracy-over-{kind}"] = partial(over, kind=kind)
+    return makers
 
 
 # --- over what it took ------------------------------------------------------------------------------------------

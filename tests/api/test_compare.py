@@ -122,12 +122,15 @@ def test_its_table_is_of_its_runs():
     assert first.report().path.exists()
     assert found.report().path.exists()
     assert "protonorm, gamma 5" in found._repr_html_()
+    drawn = found.plot("differences", "spiral, skewed")
+    assert (drawn.name, drawn.numbers["method"].tolist()) == ("differences", ["local"])
     # it is in its folder, whoever reads it
     for name in (found.folder, found.folder.name, "latest"):
         assert protosphere.Comparison(name).table().equals(table)
     for wrong, words in (
         (lambda: protosphere.Comparison("nonesuch"), "nonesuch"),
         (lambda: found.run("nothing", 3), "nothing"),
+        (lambda: found.plot("loss"), 'plot is "loss", but this comparison has: differences; accuracy-over-rounds'),
         (lambda: protosphere.load(found.folder), "Comparison"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):

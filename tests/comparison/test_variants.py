@@ -8,7 +8,7 @@ import pytest
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, validation_of
-from protosphere.comparison.plots import by_value, crossed_methods, heat_map
+from protosphere.comparison.plots import by_value, heat_map, makers_of
 from protosphere.comparison.report import write_all
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, load, narrow
 from protosphere.comparison.spec import read as read_plan
@@ -203,8 +203,7 @@ def test_two_settings_that_are_crossed_have_a_heat_map():
     made = plan("protonorm.gamma=1,10", "learning-rate=0.1,0.2", choose="")
     accuracy_by_label = {label: (0.5 + 0.01 * number,) for number, label in enumerate(labels(made))}
     frame = accuracies_of(made, accuracy_by_label)
-    assert crossed_methods(made) == ["protonorm"]
-    drawn = heat_map(made, frame, "digits", "protonorm", "map")
+    drawn = makers_of(made)["accuracy-of-protonorm"](made, frame, "digits", name="map")
     assert list(drawn.numbers) == ["learning-rate", "protonorm.gamma", "mean (%)"]
     for rate, gamma, share in drawn.numbers.itertuples(index=False, name=None):
         label = f"protonorm, gamma = {gamma:g}, learning-rate = {rate}"
