@@ -2,7 +2,6 @@
 the command line says, with rows that have the names of what they then are."""
 
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 from functools import partial
@@ -22,9 +21,10 @@ from protosphere.core.settings import (
     nearest,
     refuse_unknown,
     shown,
+    unknown,
 )
 from protosphere.data.domains import short_name
-from protosphere.plans.assignments import RunConfig, flatten, leaves
+from protosphere.plans.assignments import RunConfig, flatten, leaves, load_toml
 from protosphere.plans.run_config import preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
@@ -252,8 +252,7 @@ def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Compa
         raise SettingError("a comparison file and --preset exclude each other; give one of them.")
     if preset:
         if preset not in comparison_names():
-            names = comparison_names()
-            raise SettingError(f"unknown comparison `{preset}`{nearest(preset, names)}; one of {', '.join(names)}.")
+            raise SettingError(unknown("comparison", preset, comparison_names()))
         return read(PRESETS / f"{preset}.toml")
     if file:
         return read(Path(os.path.expanduser(file)), methods)
@@ -270,14 +269,7 @@ def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
     Raises:
         SettingError: one sentence on the first thing in it that cannot be.
     """
-    try:
-        # some editors begin a file with a mark
-        table = tomllib.loads(path.read_text("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise SettingError(f"the comparison file {path} cannot be read ({reason}).") from None
-    except ValueError as error:
-        raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
+    table = load_toml(path, "comparison")
     try:
         _refuse_commas(table)
         return from_table(path.stem, {"methods": list(methods)} | table)
@@ -316,15 +308,12 @@ def parse_metric(text: str) -> Metric:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
     if rule and rule not in rules:
-        starts = (*rules, *DOMAIN_KEYS)
-        raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, starts)}; one of {', '.join(starts)}.")
+        raise SettingError(f"metric is {shown(text)}: {unknown('rule', rule, (*rules, *DOMAIN_KEYS))}")
     allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES
     if rule == ENSEMBLE:
         allowed = ENSEMBLE_FIGURES
     if figure not in allowed:
-        raise SettingError(
-            f"metric is {shown(text)}: unknown figure{nearest(figure, allowed)}; one of {', '.join(allowed)}."
-        )
+        raise SettingError(f"metric is {shown(text)}: {unknown('figure', figure, allowed)}")
     return Metric(rule, figure)
 
 
@@ -472,8 +461,7 @@ def entry_of(item: Any, key: str) -> Entry:
             raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
         return Entry(label, settings)
     if table.base and table.base not in preset_names():
-        names = preset_names()
-        raise SettingError(f"unknown base `{table.base}`{nearest(table.base, names)}; one of {', '.join(names)}.")
+        raise SettingError(unknown("base", table.base, preset_names()))
     if not table.base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
     settings_by_method = {name: flat(own) for name, own in table.methods.items()}

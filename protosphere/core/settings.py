@@ -502,6 +502,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f" (did you mean `{close[0]}`?)" if close else ""
 
 
+def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
+    """The sentence on a name that is none of those allowed, with the nearest one."""
+    allowed = list(allowed)
+    return f"unknown {kind} `{name}`{nearest(name, allowed)}; one of {', '.join(allowed)}."
+
+
 def is_run_name(name: str) -> bool:
     """Whether `name` can name a run's folder on the server and on every client, and lead nowhere else."""
     letters = name.translate(dict.fromkeys(map(ord, "-_.")))

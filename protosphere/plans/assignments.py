@@ -65,15 +65,26 @@ def read_toml(path: Path) -> RunConfig:
     Raises:
         SettingError: the file cannot be read, or holds something else than settings.
     """
+    return flatten(load_toml(path, "settings"))
+
+
+def load_toml(path: Path, kind: str) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Args:
+        kind: what the file is called in an error.
+
+    Raises:
+        SettingError: the file cannot be read, or is not valid TOML.
+    """
     try:
         # some editors begin a file with a mark
-        table = tomllib.loads(path.read_text("utf-8-sig"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
+        raise SettingError(f"the {kind} file {path} cannot be read ({reason}).") from None
     except ValueError as error:
-        raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
-    return flatten(table)
+        raise SettingError(f"the {kind} file {path} is not valid TOML ({error}).") from None
 
 
 def flatten(table: Mapping[str, Any]) -> RunConfig:

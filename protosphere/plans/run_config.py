@@ -10,7 +10,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.paths import is_path, listed
-from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown
+from protosphere.core.settings import Scalar, refuse_relative_paths, refuse_unknown, shown, unknown
 from protosphere.data.forms.folders import FILE_SUFFIXES
 from protosphere.data.partition.table import TABLE
 from protosphere.models import model_names
@@ -163,9 +163,7 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
     if not name:
         return {}
     if name not in preset_names():
-        raise SettingError(
-            f"unknown preset `{name}`{nearest(name, preset_names())}; one of {', '.join(preset_names())} is allowed."
-        )
+        raise SettingError(unknown("preset", name, preset_names()))
     settings = read_preset(name)
     strategy = str(overrides.get("strategy", settings["strategy"]))
     sections = {*load_method(strategy).settings, ""}
