@@ -18,20 +18,23 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
 
 from benchmarks.common import PROGRAM_RESULTS, ROOT, described_parser, interval, table_head, table_row, where
-from protosphere.comparison.frame import CONTROLS
+from protosphere.comparison.frame import CONTROLS, summarise
 from protosphere.comparison.paired import Difference, difference, rejected
+from protosphere.comparison.tables import NONE, accuracy, difference_text
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
 # in a page, a table stands between these two
 BEGIN, END = "<!-- {}, made by python -m benchmarks.tables -->", "<!-- end of {} -->"
 METRIC = "metric: "
+DIGITS = 1  # of a percentage
 # columns of a comparison's table.csv that are stored beside its metrics
 BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "rounds", "clients", "seconds")
 BESIDE += ("test_samples",)
@@ -157,10 +160,10 @@ def _rule(metric: str) -> str:
 
 
 def _mean(values: "pd.Series[float]", with_deviation: bool) -> str:
-    if values.empty:
-        return "-"
-    deviation = f" ± {100 * values.std():.1f}" if with_deviation and len(values) > 1 else ""
-    return f"{100 * values.mean():.1f}{deviation}"
+    over_seeds = summarise(values)
+    if over_seeds is not None and not with_deviation:
+        over_seeds = replace(over_seeds, std=None)
+    return accuracy(over_seeds, len(values), DIGITS)
 
 
 def _kilobytes(stored: Stored, method: str) -> str:
@@ -205,23 +208,9 @@ def _intervals(contrasts: Mapping[Key, Difference | None]) -> dict[Key, str]:
     significant = {key for key, is_rejected in zip(tested, rejected(p_values), strict=True) if is_rejected}
     words = {}
     for key, contrast in contrasts.items():
-        text = _interval(contrast)
+        text = NONE if contrast is None else difference_text(contrast.mean, contrast.low, contrast.high, DIGITS)
         words[key] = f"**{text}**" if key in significant else text
     return words
-
-
-def _interval(contrast: Difference | None) -> str:
-    if contrast is None:
-        return "-"
-    words = _points(contrast.mean)
-    if contrast.low is not None and contrast.high is not None:
-        words += f" [{_points(contrast.low)}, {_points(contrast.high)}]"
-    return words
-
-
-def _points(share: float) -> str:
-    # no negative zero
-    return f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def claims() -> Iterator[str]:
@@ -243,8 +232,8 @@ def constants() -> Iterator[str]:
     for method, (setting, accuracies) in validation_accuracies(Stored("constants")).items():
         best = best_value(accuracies)
         cells = []
-        for value, accuracy in accuracies.items():
-            words = f"{value}: {100 * accuracy:.1f}"
+        for value, share in accuracies.items():
+            words = f"{value}: {100 * share:.1f}"
             cells.append(f"**{words}**" if value == best else words)
         yield table_row([f"`{method}`", f"`{setting}`", ", ".join(cells)])
 

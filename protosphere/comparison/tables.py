@@ -270,16 +270,23 @@ def _contrasts(
 
 
 def _difference(line: Any, seeds: int) -> str:
-    """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
+    """With the number of seeds where some of the comparison's are missing."""
     if not line.seeds:
         return NONE
-    # without negative zeros
-    mean, low, high = (
-        f"{round(100 * share, DIGITS) + 0.0:+.{DIGITS}f}" for share in (line.difference, line.low, line.high)
-    )
+    return difference_text(line.difference, line.low, line.high) + _some_seeds(line.seeds, seeds)
+
+
+def difference_text(mean: float, low: float | None, high: float | None, digits: int = DIGITS) -> str:
+    """`+1.20 [+0.40, +2.00]`: a difference of shares and its ends, in percentage points."""
     # of one seed there is no interval, of equal figures it has no width
-    has_interval = not pd.isna(line.low) and bool(line.low or line.high)
-    return mean + (f" [{low}, {high}]" if has_interval else "") + _some_seeds(line.seeds, seeds)
+    if low is None or high is None or pd.isna(low) or not (low or high):
+        return _points(mean, digits)
+    return f"{_points(mean, digits)} [{_points(low, digits)}, {_points(high, digits)}]"
+
+
+def _points(share: float, digits: int) -> str:
+    # without negative zeros
+    return f"{round(100 * share, digits) + 0.0:+.{digits}f}"
 
 
 def _variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
@@ -321,12 +328,12 @@ def _pair(sizes: pd.DataFrame) -> str:
     return " / ".join(readable_size(round(mean)) for mean in sizes.mean()) if len(sizes) else NONE
 
 
-def accuracy(value: MeanStd | None, seeds: int) -> str:
+def accuracy(value: MeanStd | None, seeds: int, digits: int = DIGITS) -> str:
     """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
     if value is None:
         return NONE
-    within = "" if value.std is None else f" ± {100 * value.std:.{DIGITS}f}"
-    return f"{100 * value.mean:.{DIGITS}f}{within}{_some_seeds(value.seeds, seeds)}"
+    within = "" if value.std is None else f" ± {100 * value.std:.{digits}f}"
+    return f"{100 * value.mean:.{digits}f}{within}{_some_seeds(value.seeds, seeds)}"
 
 
 def _some_seeds(some: int, seeds: int) -> str:
