@@ -1,8 +1,6 @@
 """A comparison from Python: what it takes, and its tables against the runs that they are of."""
 
-import itertools
 import json
-import statistics
 
 import numpy as np
 import pytest
@@ -88,7 +86,7 @@ def test_of_runs_that_fail_a_warning_says_why(tmp_path):
 
 
 @pytest.mark.integration
-def test_its_table_is_of_its_runs():
+def test_it_is_in_its_folder_with_runs_reports_and_plots():
     found = protosphere.compare(
         ["local", {"strategy": "protonorm", "protonorm.gamma": 5}],
         ["spiral"],
@@ -99,23 +97,6 @@ def test_its_table_is_of_its_runs():
         **QUICK,
     )
     table = found.table()
-    rows, methods = ["spiral, iid", "spiral, skewed"], ["local", "protonorm, gamma 5"]
-    wanted = list(itertools.product(rows, methods, ("classifier final", "headline")))
-    assert list(table[["row", "method", "metric"]].itertuples(index=False, name=None)) == wanted
-    for _, line in table.iterrows():
-        runs = [found.run(line["method"], seed, line["row"]) for seed in (3, 4)]
-        every = [run.summary["headline"]["accuracy"] for run in runs]
-        if line["metric"] != "headline":
-            every = [run.summary["rules"]["classifier"]["final"] for run in runs]
-        assert (line["mean"], line["std"]) == pytest.approx((statistics.mean(every), statistics.stdev(every)))
-        assert line["payload"] == sum(sum(run.rounds[["payload_up", "payload_down"]].sum()) for run in runs) / 2
-        assert {run.settings["protonorm.gamma"] for run in runs} == {5 if "5" in line["method"] else 10.0}
-    assert found.trials()["status"].tolist() == ["completed"] * 8
-    apart = found.differences().iloc[0]
-    of = table.set_index(["row", "method", "metric"])["mean"]
-    own, base = (of[apart["row"], apart[name], apart["metric"]] for name in ("method", "baseline"))
-    assert apart["difference"] == pytest.approx(own - base)
-    assert apart["low"] <= apart["difference"] <= apart["high"]
     # drawn when asked for: a report takes as long as many a run
     first = found.run("local", 3, "spiral, iid")
     assert not (first.folder / "report.html").exists()

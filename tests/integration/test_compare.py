@@ -73,29 +73,12 @@ def test_every_method_sees_the_same_clients_models_and_samples(told):
 
 
 @pytest.mark.integration
-def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
-    broken = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-failed-rounds": 1})
-    made = expand(comparison(methods=(broken, METHODS[0])), {}, {})
+def test_trials_run_seed_by_seed_and_finished_ones_are_not_run_again(tmp_path):
+    made = expand(comparison(seeds=(3, 1)), {}, {})
     folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
-    executor = Processes([{}, {}])
-    ended = run_trials(folder, made, executor, print)
-    assert {each.trial.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
-    reason = next(each.reason for each in ended if each.reason)
-    assert "learning-rate" in reason
-    assert "\n" not in reason
-    both = expand(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
-    more = ComparisonFolder.create(comparison(), both, str(tmp_path / "more"))
-    order = run_trials(more, both, Processes([{}]), print)
-    assert [each.trial.seed for each in order] == [3, 3, 1, 1]
-    finished = folder.run_of(made[1])
-    left = {path.name for path in folder.of(made[1]).iterdir()}
-    assert left == {finished.name, "output.log", "settings.toml"}
-    assert not (home / "clients" / finished.name).exists(), "models of finished cells do not fill the disk"
-    # half of a summary is none: its cell, too, is run again
-    before = (finished / "summary.json").stat().st_mtime_ns
-    again = run_trials(folder, made, executor, print)
-    assert [each.trial.method for each in again] == ["Broken"]
-    assert (finished / "summary.json").stat().st_mtime_ns == before
+    ended = run_trials(folder, made, Processes([{}]), print)
+    assert [(each.trial.seed, each.reason) for each in ended] == [(3, ""), (3, ""), (1, ""), (1, "")]
+    assert run_trials(folder, made, Processes([{}]), print) == []
 
 
 LONG = """

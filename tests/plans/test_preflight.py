@@ -1,7 +1,5 @@
 """What is refused before a run starts, and what is left for the clients to say."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -85,25 +83,9 @@ def test_rows_are_set_aside_before_a_run_starts():
     check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
 
 
-def test_the_method_is_asked_about_classes_and_width():
-    simplex = {"strategy": "protonorm", "protonorm.alignment": "simplex"}
-    check(read_settings(simplex | {"feature-dim": 9}), 4)
-    check(read_settings({"feature-dim": 8}), 4)
-    with pytest.raises(SettingError, match=r"needs `feature-dim` of 9 at least for 10 classes \(it is 8\)"):
-        check(read_settings(simplex | {"feature-dim": 8}), 4)
-
-
 @pytest.mark.parametrize("there", ["", "results", "results/deep"])
 def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
     refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize(("root", "reason"), [("/proc/x", "No such file"), ("{}/file/deep", "Not a directory")])
-def test_a_results_folder_that_takes_nothing_is_refused(root, reason, tmp_path):
-    (tmp_path / "file").touch()
-    root = Path(root.format(tmp_path))
-    with pytest.raises(SettingError, match=rf"results folder {root} cannot be written \({reason}.*; give --results"):
-        refuse_unwritable(root, "results folder", "give --results a folder of yours")

@@ -12,10 +12,10 @@ from protosphere.core.errors import DataError, SettingError
 from protosphere.data.forms.folders import listed_classes
 from protosphere.plans import run_config
 from protosphere.plans.assignments import read_assignments, read_toml
-from protosphere.plans.run_config import plan, preset_names
+from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.opening import open_folder
-from protosphere.strategies import known_settings, load_method, read_settings
+from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
@@ -77,19 +77,6 @@ def test_later_wins(tmp_path):
     wanted = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
     assert {name: made.run_config[name] for name in wanted} == wanted
     assert (made.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_presets_are_whole(name, monkeypatch):
-    # their data are the hub's, or of whoever holds them
-    monkeypatch.setattr(run_config, "check", lambda *_: None)
-    settings = run_config.read_preset(name)
-    made = plan(preset=name)
-    # a setting of another method stands in the preset for those who choose that one
-    own = load_method(str(settings["strategy"])).settings
-    settings = {key: value for key, value in settings.items() if "." not in key or key.partition(".")[0] in own}
-    assert made.run_config == known_settings() | settings
-    assert made.clients == settings["clients"]
 
 
 def test_the_authors_table_is_that_of_the_methods_page():
