@@ -213,6 +213,23 @@ def _intervals(contrasts: Mapping[Key, Difference | None]) -> dict[Key, str]:
     return words
 
 
+def sizes() -> Iterator[str]:
+    """What the private models reach, and what an exchange adds, with a hundred samples a client and with all."""
+    full, usual = Stored("full"), Stored("methods")
+    pool = OWN_RULES["protosphere"]
+    heads = ("`local`, `classifier`", "`protonorm` minus `local`", "`protosphere`, `pool`", "`pool` minus `pool-local`")
+    yield table_head("data set", "samples per client", *heads, left=2)
+    for data in full.names("data"):
+        for words, stored in (("a hundred", usual), ("all", full)):
+            own = [stored.values(data, name, CLASSIFIER) for name in (CONTROL, "protonorm")]
+            pooled, control = stored.values(data, "protosphere", pool), stored.values(data, CONTROL, LOCAL_RULES[pool])
+            pairs = {"protonorm": (own[1], own[0]), "protosphere": (pooled, control)}
+            contrasts = {name: difference(one.to_dict(), other.to_dict()) for name, (one, other) in pairs.items()}
+            gains = _intervals(contrasts)
+            cells = [_mean(own[0], True), gains["protonorm"], _mean(pooled, True), gains["protosphere"]]
+            yield table_row([stored.heading(data), words, *cells])
+
+
 def claims() -> Iterator[str]:
     """Each claim's difference on every data set, corrected for the number of data sets."""
     stored = Stored("methods")
@@ -417,6 +434,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "the table": lambda: accuracies(in_full=False),
     "the table with deviations": lambda: accuracies(in_full=True),
     "gains": gains,
+    "sizes": sizes,
     "claims": claims,
     "constants": constants,
     "convergence": convergence,

@@ -106,6 +106,17 @@ def test_the_table_has_the_constants_that_were_chosen():
         assert of_method.get(setting, file["settings"].get(setting)) == float(best_value(accuracies)), method
 
 
+def test_what_the_results_say_of_all_samples_is_so():
+    few, all_samples = (
+        [float(gain) for gain in re.findall(r"\+(\d\.\d) \[", line)]
+        for line in [*tables.sizes()]
+        if line.startswith("| USPS")
+    )
+    assert few[1] > all_samples[1] > 0
+    (line,) = [line for line in tables.sizes() if "| all |" in line]
+    assert line.count("**") == 4, "both are significant"
+
+
 def test_of_equal_values_the_last_is_chosen():
     assert best_value({"0.1": 0.68, "1.0": 0.68, "10.0": 0.5}) == "1.0"
 
