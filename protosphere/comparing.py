@@ -16,6 +16,7 @@ from protosphere.comparison.execution import Executor, Finished, Processes, envi
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, differences, for_file, means_of
 from protosphere.comparison.report import REPORT, Written, write_all
+from protosphere.comparison.sources import refuse_changed
 from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
 from protosphere.comparison.trials import Trial, expand, refuse_unmeasured, with_common_rules
 from protosphere.comparison.variants import Choice, choose_variants, with_variants
@@ -193,10 +194,13 @@ def carry_out(
         How the trials of this session ended, and what was written.
 
     Raises:
-        SettingError: another process runs trials in the folder. Interrupted: a signal came in.
+        SettingError: another process runs trials in the folder, or what the trials read has changed.
+        Interrupted: a signal came in.
     """
     say = line_printer(quiet)
     with folder.hold():
+        if any(folder.run_of(trial) is None for trial in trials):
+            refuse_changed(folder.path, trials)
         ended = run_trials(folder, trials, executor, say, workers=workers, reports=reports, keep_models=keep_models)
         return ended, write_all(folder, spec, trials)
 
