@@ -28,7 +28,15 @@ def one_of_each_client_half():
     first = {}
     for name in METHODS:
         half = load_method(name).objective
-        functions = (half.build, half.phases, half.loss, half.targets, half.receive, half.upload, half.shared)
+        functions = (
+            half.build,
+            half.phases,
+            half.loss,
+            half.targets,
+            half.receive,
+            half.upload,
+            getattr(half, "shared", None),
+        )
         first.setdefault((*functions, getattr(half, "summarise", None)), name)
     return list(first.values())
 
