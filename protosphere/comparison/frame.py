@@ -18,6 +18,7 @@ from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FLOORS, doubts_of_clients, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
+from protosphere.strategies import default_encoder, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 
 # of a rule in summary.json; a round's number is no figure
@@ -28,8 +29,8 @@ VALIDATION = "validation"  # column of what variants are chosen by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all trials that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, every evaluation by the first metric's rule, the
-# run's own headline, and what its figures lack
-BESIDE = ("values", "companion", "curve", "headline", "doubts")
+# run's own headline, what its figures lack, and the public encoder that clients read samples through ("" for none)
+BESIDE = ("values", "companion", "curve", "headline", "doubts", "encoder")
 # columns of `means_of` by those of the frame of all trials
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 
@@ -53,7 +54,7 @@ def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequen
     rows = []
     for trial in trials:
         row: dict[str, Any] = {"row": trial.row, "method": trial.method, "seed": trial.seed}
-        row |= {"strategy": trial.settings["strategy"], "status": "missing"}
+        row |= {"strategy": trial.settings["strategy"], "status": "missing", "encoder": _encoder_of(trial)}
         row |= {f"paper: {metric}": paper.get((trial.row, trial.method, metric)) for metric in metrics}
         run = folder.run_of(trial)
         if run is not None:
@@ -68,6 +69,11 @@ def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequen
     columns = [*first, *by_rule, *last]
     # whole numbers stay whole beside what is not there
     return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns, dtype=object)
+
+
+def _encoder_of(trial: Trial) -> str:
+    named = trial.settings.get("encoder", "")
+    return str(named or default_encoder(load_method(str(trial.settings["strategy"]))))
 
 
 def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.Da
     for row in comparison.rows:
         runs_by_method = by_method(trials, comparison, row.label)
         for method, runs in runs_by_method.items():
-            control_label = comparison.control_of(method)
+            control_label = control_of(comparison, trials, row.label, method)
             if control_label not in runs_by_method:
                 continue
             runs, control_runs = runs.set_index("seed"), runs_by_method[control_label].set_index("seed")
@@ -276,15 +282,28 @@ def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]])
     return table
 
 
+def control_of(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: str) -> str:
+    """Label of the method `local` whose clients read their samples through the same encoder as those of this method, so
+    that the exchange alone lies between both; empty where there is none."""
+    trials = frame[frame["row"] == row].drop_duplicates("method").set_index("method")
+    if method not in trials.index:
+        return ""
+    is_control = (trials["strategy"] == "local") & (trials["encoder"] == trials["encoder"][method])
+    labels = trials.index[is_control].tolist()
+    return comparison.control_label if comparison.control_label in labels else next(iter(labels), "")
+
+
 def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """The controls that `local` lacks where another method has the rule: what the exchange adds cannot be told."""
-    is_control = frame["method"].isin([comparison.control_of(entry.label) for entry in comparison.methods])
     lacking = []
     for rule, control in CONTROLS.items():
-        measured = [name for name in frame.columns if name.startswith(f"{rule} ") and frame[name].notna().any()]
-        controls = [name for name in frame.columns if name.startswith(f"{control} ")]
-        if measured and not frame.loc[is_control, controls].notna().any(axis=None):
-            lacking.append(control)
+        measured = [name for name in frame.columns if name.startswith(f"{rule} ")]
+        columns = [name for name in frame.columns if name.startswith(f"{control} ")]
+        exchanged = frame[(frame["strategy"] != "local") & frame[measured].notna().any(axis=1)]
+        for row, method in exchanged[["row", "method"]].drop_duplicates().itertuples(index=False):
+            runs = frame[frame["method"] == control_of(comparison, frame, row, method)]
+            if control not in lacking and not runs[columns].notna().any(axis=None):
+                lacking.append(control)
     return lacking
 
 

@@ -30,7 +30,7 @@ from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
 from protosphere.record.summary import MAJORITY_UNWEIGHTED
 from protosphere.reports.partition_preview import OF_PARTITION
-from protosphere.strategies import METHODS, default_encoder, known_settings, load_method
+from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
@@ -209,21 +209,6 @@ class ComparisonSpec:
         """Label of the method that trains alone, `local`; the baseline where several do, empty where none does."""
         labels = [entry.label for entry in self.methods if entry.settings.get("strategy") == "local"]
         return self.baseline if self.baseline in labels else next(iter(labels), "")
-
-    def control_of(self, label: str) -> str:
-        """Label of the row of `local` whose clients read their samples through the same encoder as those of this
-        method, so that the exchange alone lies between both; empty where there is none."""
-        encoders = {entry.label: self._encoder_of(entry) for entry in self.methods}
-        controls = []
-        for entry in self.methods:
-            if entry.settings.get("strategy") == "local" and encoders[entry.label] == encoders[label]:
-                controls.append(entry.label)
-        return self.control_label if self.control_label in controls else next(iter(controls), "")
-
-    def _encoder_of(self, entry: Entry) -> str:
-        named = entry.settings.get("encoder", self.settings.get("encoder", ""))
-        strategy = str(entry.settings.get("strategy", ""))
-        return str(named or (default_encoder(load_method(strategy)) if strategy else ""))
 
     @property
     def rows(self) -> list[Row]:

@@ -237,7 +237,7 @@ def _differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
 
 
 def _gains(comparison: ComparisonSpec, lines: pd.DataFrame) -> Table:
-    labels = dict.fromkeys(comparison.control_of(method) for method in lines["method"])
+    labels = lines["baseline"].str.rpartition(": ")[0].unique()
     sentence = (
         "what the exchange adds in percentage points: each rule minus its local counterpart, taken from "
         f"{' and '.join(labels)} (encoder minus encoder-local, pool minus pool-local), paired by seed"

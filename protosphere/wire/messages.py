@@ -130,7 +130,7 @@ def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:
 
 def _find_factor(parts: Sequence[Part], constants: Mapping[str, float]) -> float:
     """What clients multiply the vectors that come by, so that these may be longer; 1 where that is no shorter."""
-    factors = [constants.get(part.factor, 1.0) for part in parts]
+    factors = [constants.get(part.factor, 1.0) for part in parts if part.factor]
     return min((factor for factor in factors if 0 < factor <= 1), default=1.0)
 
 
@@ -139,7 +139,7 @@ def _decode_constants(records: RecordDict) -> dict[str, float]:
     for key, value in records.metric_records.get(METRICS, {}).items():
         part, _, name = key.partition(".")
         # a comparison with NaN is false
-        if part != CONSTANTS or not isinstance(value, float) or not abs(value) <= LARGEST_FIGURE:
+        if part != CONSTANTS or not name or not isinstance(value, float) or not abs(value) <= LARGEST_FIGURE:
             raise MessageError(f"{_quote_name(key)} of record `{METRICS}` is {value}, no constant that is finite")
         constants[name] = value
     check_names(CONSTANTS, [*constants])

@@ -19,10 +19,12 @@ from protosphere.comparison.frame import (
     means_of,
     summarise,
     value_of,
+    without_control,
 )
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import Entry, Metric
+from protosphere.comparison.trials import expand
 from tests.comparison.fabricated import CIFAR, SEEDS, comparison, finished, folder_of, line, trials_of
 
 
@@ -101,7 +103,7 @@ def test_a_difference_is_significant_where_holms_correction_leaves_it():
     made = comparison(methods=methods, datasets=(CIFAR,), paper=())
     gaps = {"base": (0, 0, 0), "far": (0.1, 0.1001, 0.1002), "near": (0.01, 0.013, 0.019), "same": (0, 0.02, -0.01)}
     lines = [("CIFAR-10", name, seed, 0.5 + gap) for name, values in gaps.items() for seed, gap in enumerate(values)]
-    frame = pd.DataFrame(lines, columns=["row", "method", "seed", "metric: final"])
+    frame = pd.DataFrame(lines, columns=["row", "method", "seed", "metric: final"]).assign(strategy="local", encoder="")
     table = differences(made, frame).set_index("method")
     assert table["p"]["far"] < 0.05 / 3
     assert 0.05 / 2 < table["p"]["near"] < 0.05, "significant, if it were the only one"
@@ -116,18 +118,44 @@ def test_a_difference_is_significant_where_holms_correction_leaves_it():
 
 
 def test_the_exchange_is_measured_against_local_with_the_same_encoder():
-    """Also where the methods' own default names it; without such a row of `local` nothing is told."""
-    encoders = {"": {"encoder": "handcrafted"}, " (E)": {"encoder": "efficientnet-lite0"}, " (F)": {"encoder": "clip"}}
-    methods = [Entry(f"ours{mark}", {"strategy": "protosphere"} | own) for mark, own in encoders.items()]
-    methods += [Entry(f"alone{mark}", {"strategy": "local"} | encoders[mark]) for mark in (" (E)", "")]
-    made = comparison(methods=(Entry("usual", {"strategy": "protosphere"}), *methods), datasets=(CIFAR,), paper=())
-    means = {"usual": 0.6, "ours": 0.61, "ours (E)": 0.8, "ours (F)": 0.9, "alone (E)": 0.75, "alone": 0.55}
-    lines = [("CIFAR-10", name, seed, mean, mean) for name, mean in means.items() for seed in SEEDS]
-    frame = pd.DataFrame(lines, columns=["row", "method", "seed", "pool final", "pool-local final"])
+    """Without such a row of `local` nothing is told, and that is said."""
+    labels = {"ours": "a", "ours (B)": "b", "ours (C)": "c", "alone (B)": "b", "alone": "a"}
+    strategies = {name: "local" if name.startswith("alone") else "protosphere" for name in labels}
+    methods = tuple(Entry(name, {"strategy": strategies[name]}) for name in labels)
+    made = comparison(methods=methods, datasets=(CIFAR,), paper=())
+    means = {"ours": 0.61, "ours (B)": 0.8, "ours (C)": 0.9, "alone (B)": 0.75, "alone": 0.55}
+    lines = []
+    for seed in SEEDS:
+        for name, encoder in labels.items():
+            pool = None if name.startswith("alone") else means[name]
+            lines.append(("CIFAR-10", name, seed, strategies[name], encoder, pool, means[name]))
+    columns = ["row", "method", "seed", "strategy", "encoder", "pool final", "pool-local final"]
+    frame = pd.DataFrame(lines, columns=columns)
     gains = gains_of_exchange(made, frame).dropna(subset="difference").set_index("method")
-    gains = gains[~gains.index.str.startswith("alone")]
-    assert gains["difference"].round(9).to_dict() == {"usual": 0.05, "ours": 0.06, "ours (E)": 0.05}
-    assert gains["baseline"].tolist() == ["alone: pool-local"] * 2 + ["alone (E): pool-local"]
+    assert gains["difference"].round(9).to_dict() == {"ours": 0.06, "ours (B)": 0.05}
+    assert gains["baseline"].tolist() == ["alone: pool-local", "alone (B): pool-local"]
+    assert without_control(made, frame) == ["pool-local"]
+    assert without_control(made, frame[frame["method"] != "ours (C)"]) == []
+
+
+@pytest.mark.parametrize("place", ["overrides", "settings", "datasets", "partitions", "methods", ""])
+def test_the_encoder_is_that_of_the_trial_wherever_it_is_named(tmp_path, place):
+    """On the command line, for all, by a data set, a partition or a method; where nothing names one it is the method's own."""
+    named = {"encoder": "handcrafted"}
+    given = {
+        "settings": {},
+        "datasets": (Entry("digits", {"dataset": "digits"} | (named if place == "datasets" else {})),),
+        "partitions": (Entry("iid", {"partition": "iid"} | (named if place == "partitions" else {})),),
+        "methods": tuple(
+            Entry(name, {"strategy": name} | (named if place == "methods" else {})) for name in ("local", "protosphere")
+        ),
+    }
+    if place == "settings":
+        given["settings"] = named
+    made = comparison(**given, seeds=(0,), paper=())
+    trials = expand(made, named if place == "overrides" else {}, {})
+    frame = collect(ComparisonFolder.create(made, trials, str(tmp_path)), made, trials)
+    assert frame["encoder"].tolist() == ["handcrafted" if place else "", "handcrafted"]
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
 
     def measured(frame, pool=pool):
         """A rule of FedProto, whose own runs have a control, too; and the controls of `local`."""
-        alone = frame[frame["method"] == "FedProto"].assign(method="Alone")
+        alone = frame[frame["method"] == "FedProto"].assign(method="Alone", strategy="local")
         frame = pd.concat([frame, alone], ignore_index=True)
         frame.loc[frame["method"] == "FedProto", ["pool final", "pool-local final"]] = np.transpose(
             [pool, [0.8, 0.7, 0.8]]

@@ -303,6 +303,11 @@ def test_prototypes_that_clients_multiply_by_a_constant_may_be_as_many_times_lon
         assert "above `max-prototype-norm`" in refused(decoded, "mu", mu)
 
 
+def test_a_constant_without_a_name_is_refused(refused):
+    sent = encode_instruction(Instruction("run", 2, prototypes(), constants={"": 1e-300}))
+    assert "no constant" in refused(decode_instruction, sent, Exchange(), K, D, Limits(100.0))
+
+
 @pytest.mark.parametrize("name", ["ensemble", "a.b", "a/b", "two words"])
 def test_a_part_has_a_name_that_messages_can_hold_beside_others(name):
     with pytest.raises(ValueError, match="a part is called"):
