@@ -10,7 +10,7 @@ from protosphere.wire.confusion import width
 
 def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
     """The mean over classes of the area under the ROC curve of each against the rest, of the classes that some of the
-    samples have and some have not; None where there is no such class.
+    samples have and some have not; None where there is no such class, or a probability is no number.
 
     Args:
         labels: (n,). probabilities: (n, K). Both on the CPU.
@@ -18,6 +18,8 @@ def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
     # seconds to load, and only a run that asks for it has them
     from sklearn.metrics import roc_auc_score
 
+    if not bool(probabilities.isfinite().all()):
+        return None
     areas = []
     for label in labels.unique().tolist():
         is_of_class = labels == label

@@ -226,8 +226,11 @@ class PrivateClient(Client):
         folder = self.store(run).folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / FIGURES).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with (folder / FIGURES).open("ab+") as file:
+                # a kill may have left half a line
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+                file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
             log.error("the figures in %s cannot be written: %s", folder, error)
 

@@ -21,6 +21,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SITES = sorted(name for name in SERVICES if name.startswith("site-"))
+PRIVATE = ("-keys", "-state", "-data")
 LASTING = ["gate", "superlink", *SITES]
 
 
@@ -130,6 +131,32 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
     if "healthcheck" in service:
         assert service["healthcheck"]["test"][1] == "deploy/docker/healthy.sh"
         assert service["healthcheck"]["start_period"] == "120s"
+
+
+def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
+    seen: dict[str, set[str]] = {}
+    for name in SERVICES:
+        for source in mounts(name):
+            seen.setdefault(source, set()).add(name)
+    assert sorted(volume for volume in seen if volume.endswith(PRIVATE)) == sorted(COMPOSE["volumes"])
+    assert seen["authority-keys"] == {"credentials"}
+    assert seen["superlink-keys"] == {"credentials", "superlink", "gate"}
+    assert seen["superlink-state"] == {"superlink"}
+    for site in SITES:
+        assert seen[f"{site}-keys"] == {"credentials", site}
+        assert seen[f"{site}-data"] == {"data", site}
+        assert seen[f"{site}-state"] == {site}
+
+
+def test_the_superlink_stays_on_the_loopback_of_the_gate_whose_network_sites_call() -> None:
+    assert not {"--host", "--fleet"} & set(SERVICES["superlink"]["command"])
+    inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:gate"}
+    assert inside == {"superlink", "register", "federation"}
+    assert {name for name, service in SERVICES.items() if "networks" in service} == {"gate", *SITES}
+    # what sites call, and what stands in its certificate (deploy/docker/credentials.sh)
+    assert SERVICES["gate"]["networks"]["fleet"]["aliases"] == ["superlink"]
+    for site in SITES:
+        assert SERVICES[site]["command"][1:3] == ["--superlink", "superlink:9092"]
 
 
 def test_the_host_s_user_can_read_results_and_nobody_else_the_superlink_s_state() -> None:

@@ -63,4 +63,4 @@ def _print_site_figures(folder: Path) -> None:
             # the evaluation is of the model as the round before left it
             typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        end(f"{file} holds no metrics of a client ({error}); give the folder of one.")
+        end(f"{file} cannot be read as a client's metrics ({error}).")

@@ -14,7 +14,7 @@ from pathlib import Path
 from protosphere.comparison.spec import FIGURES, INDIFFERENT, ComparisonSpec, checked
 from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
-from protosphere.core.files import folder_lock, replacing
+from protosphere.core.files import folder_lock, refuse_link, replacing
 from protosphere.core.home import discard_stores, results_root
 from protosphere.core.settings import is_run_name, plain_name, shown
 from protosphere.core.text import own_version
@@ -172,7 +172,12 @@ class ComparisonFolder:
         return None
 
     def discard(self, trial: Trial) -> None:
-        """Take away what an unfinished or failed trial left, the models of its clients included."""
+        """Take away what an unfinished or failed trial left, the models of its clients included.
+
+        Raises:
+            SettingError: a link lies in the place of the trials' folder.
+        """
+        refuse_link(self.path / TRIALS)
         self.discard_models(trial)
         shutil.rmtree(self.of(trial), ignore_errors=True)
 

@@ -111,6 +111,19 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def refuse_link(folder: Path) -> None:
+    """Refuse a folder in whose place a link lies: files are to be deleted in it, and a received folder's link may lead
+    anywhere.
+
+    Raises:
+        SettingError: it is a link.
+    """
+    if folder.is_symlink():
+        raise SettingError(
+            f"{folder} is a link to {os.readlink(folder)}, where files would be deleted; remove the link."
+        )
+
+
 @contextmanager
 def folder_lock(folder: Path, what: str) -> Iterator[None]:
     """Hold a run's or a comparison's folder. The operating system lets go of it when the process dies.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jinja2 import Environment
 from markupsafe import Markup
 
-from protosphere.core.files import replacing
+from protosphere.core.files import refuse_link, replacing
 from protosphere.core.text import one_line
 from protosphere.reports.report_template import TEMPLATE
 
@@ -125,9 +125,11 @@ def write_images(folder: Path, drawn: Sequence[Image]) -> None:
     """Write the files of all plots of a run or a comparison, in place of those that were there.
 
     Raises:
+        SettingError: their folder is a link.
         OSError: they cannot be written.
     """
     place = folder / PICTURES
+    refuse_link(place)
     place.mkdir(exist_ok=True)
     names = {image.plot.name for image in drawn}
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):

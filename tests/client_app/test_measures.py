@@ -26,6 +26,7 @@ def test_classes_that_a_client_has_not_or_alone_count_in_none():
         == (roc_auc_score([1, 0, 0], scores[:, 0]) + roc_auc_score([0, 1, 1], scores[:, 1])) / 2
     )
     assert macro_auc(torch.tensor([1, 1, 1]), scores) is None
+    assert macro_auc(labels, scores.index_fill(0, torch.tensor([1]), float("nan"))) is None
 
 
 @pytest.mark.parametrize("most", [100, 3], ids=["matrix", "per class"])

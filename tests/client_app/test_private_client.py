@@ -5,6 +5,7 @@ import logging
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from protosphere.client_app import private_client as privacy
 from protosphere.client_app.app import new_client
 from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.privacy_ledger import Ledger
+from protosphere.client_app.private_client import PrivateClient
 from protosphere.client_app.store import Store, StoreError
 from protosphere.core.errors import SettingError, UnsizedError
+from protosphere.core.files import read_lines
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.release import HALF, B, Shape, class_sums
@@ -312,3 +315,12 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
 def same(one, other):
     assert torch.equal(lone(one.payload).vectors, lone(other.payload).vectors)
     return replace(one, payload=None) == replace(other, payload=None)
+
+
+def test_half_a_line_that_a_kill_left_spoils_no_other(tmp_path):
+    site = SimpleNamespace(store=lambda run: SimpleNamespace(folder=tmp_path))
+    for number in range(3):
+        PrivateClient._append(site, "run", {"round": number})
+        with (tmp_path / "figures.jsonl").open("a") as file:
+            file.write('{"round": 9, "rows": [3')
+    assert [line["round"] for line in read_lines(tmp_path / "figures.jsonl")] == [0, 1, 2]

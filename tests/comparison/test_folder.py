@@ -106,6 +106,16 @@ def test_a_run_of_another_comparison_is_refused(folder, made, home):
         folder.run_of(made[0])
 
 
+def test_nothing_is_taken_away_where_a_link_leads(folder, made, tmp_path):
+    kept = tmp_path / "mine" / made[0].name / "work.txt"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    (folder.path / "trials").symlink_to(tmp_path / "mine")
+    with pytest.raises(SettingError, match="trials is a link to "):
+        folder.discard(made[0])
+    assert kept.exists()
+
+
 def test_what_an_unfinished_cell_left_is_taken_away(folder, made, home):
     run = finish(folder, made[0], home)
     other = finish(folder, made[1], home, "20260101-000001-local-digits")

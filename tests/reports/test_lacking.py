@@ -62,6 +62,16 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     assert "there is no evaluation by local-prototypes" in outline(folder).text
 
 
+def test_pictures_of_somebody_else_s_behind_a_link_stay(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "logo.svg").touch()
+    (folder / "pictures").symlink_to(tmp_path / "mine")
+    with pytest.raises(SettingError, match="pictures is a link to "):
+        write_report(folder)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["logo.svg"]
+
+
 # --- the partition -------------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,14 @@ BAD_UPLOADS = {
 }
 
 
+@pytest.mark.parametrize(("samples", "is_taken"), [(7.0, True), (5.0, False), (None, False)])
+def test_sums_may_be_as_many_times_longer_as_their_client_has_samples(ask, samples, is_taken):
+    longest = float(lone(upload(0)).vectors.norm(dim=1).max())
+    how = {"max_norm": longest / 6, "summed_samples": {} if samples is None else {0: samples}}
+    (reply,) = ask({0: trained(0)}, **how)
+    assert (reply.report.payload is not None) == is_taken
+
+
 def with_payload(report, values):
     records = encode_report(replace(report, payload=None))
     records["arrays"] = ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in values.items()})

@@ -10,6 +10,8 @@ import torch
 import protosphere
 from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.server_app.strategy import WITHHELD_SAMPLES, PrototypeStrategy
+from protosphere.strategies import known_settings, read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
 from protosphere.wire.arrays import Limits, decode, encode, value_bytes
@@ -243,6 +245,23 @@ def test_a_round_of_the_papers_cifar10_sends_as_many_values_as_it_prints(halves)
     download = made.server.aggregate(uploads, {}, 1).downloads[EVERYONE]
     up = sum(value_bytes(encode(upload, parts)) for upload in uploads.values())
     assert (up + 20 * value_bytes(encode(download, parts))) / 4 == 15_100
+
+
+def test_the_server_believes_norms_by_the_samples_of_a_client_that_sends_sums():
+    """n_i of who tells it, much of who does not; of prototypes that are not scaled one."""
+    for scaling in (True, False):
+        run = read_settings(known_settings() | {"strategy": "tinyproto-fp", "tinyproto.scaling": scaling})
+        strategy = PrototypeStrategy(run, None)
+        strategy.half.identities = {
+            0: Identity(0, 3, rows=(40, 0, 9)),
+            1: Identity(1, 3),
+            2: Identity(2, 3, rows=(0, 0, 1)),
+        }
+        counted = strategy._count_summed_samples(run.exchange.up)
+        assert counted == ({0: 40.0, 1: WITHHELD_SAMPLES, 2: 1.0} if scaling else {})
+        # by mu alone do clients multiply what comes, and FedTGP's server has done so itself
+        assert [part.factor for part in run.exchange.down] == ["mu" if scaling else ""]
+    assert read_settings(known_settings() | {"strategy": "tinyproto-ft"}).exchange.down[0].factor == ""
 
 
 def test_fp_keeps_a_class_that_nobody_reports(halves):
