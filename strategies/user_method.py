@@ -25,6 +25,31 @@ TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
 CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
 
 
+# members of the contract as it was, and what takes their place
+FORMER_MEMBERS = {
+    "released": "under `privacy` `upload` gets a state that holds the release",
+    "norm_scale": "`sums` and `factor` of a Part say how long vectors may be",
+    "scales": "an Outcome has `scales`",
+    "global_prototypes": "an Outcome has `prototypes`",
+    "added_modules": "parameters are counted before `build`",
+    "of_features": "a Method has `uploads_features`",
+    "of_prototypes": "a Method has `reads_prototypes`",
+    "ignored_settings": "a Method has `ignored_settings`, a function of the options",
+}
+
+
+def refuse_former_members(method: Method) -> None:
+    """Refuse a method whose halves have members that nobody would ask any more.
+
+    Raises:
+        MethodError: names the member and what takes its place.
+    """
+    for half in (method.objective, method.server):
+        for name, remedy in FORMER_MEMBERS.items():
+            if hasattr(half, name):
+                raise MethodError(f"`{half.__name__}.{name}` is not read any more; {remedy}.")
+
+
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:
     """What a person is to be told of an error that was raised, or passed, in the file of somebody's own method; None of
     any other.

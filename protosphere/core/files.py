@@ -119,9 +119,8 @@ def refuse_link(folder: Path) -> None:
         SettingError: it is a link.
     """
     if folder.is_symlink():
-        raise SettingError(
-            f"{folder} is a link to {os.readlink(folder)}, where files would be deleted; remove the link."
-        )
+        place = os.readlink(folder)
+        raise SettingError(f"{folder} is a link to {place}, where files would be deleted; remove the link.")
 
 
 @contextmanager

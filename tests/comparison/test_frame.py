@@ -140,7 +140,7 @@ def test_the_exchange_is_measured_against_local_with_the_same_encoder():
 
 @pytest.mark.parametrize("place", ["overrides", "settings", "datasets", "partitions", "methods", ""])
 def test_the_encoder_is_that_of_the_trial_wherever_it_is_named(tmp_path, place):
-    """On the command line, for all, by a data set, a partition or a method; where nothing names one it is the method's own."""
+    """Where nothing names one it is the method's own."""
     named = {"encoder": "handcrafted"}
     given = {
         "settings": {},

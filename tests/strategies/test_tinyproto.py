@@ -252,11 +252,8 @@ def test_the_server_believes_norms_by_the_samples_of_a_client_that_sends_sums():
     for scaling in (True, False):
         run = read_settings(known_settings() | {"strategy": "tinyproto-fp", "tinyproto.scaling": scaling})
         strategy = PrototypeStrategy(run, None)
-        strategy.half.identities = {
-            0: Identity(0, 3, rows=(40, 0, 9)),
-            1: Identity(1, 3),
-            2: Identity(2, 3, rows=(0, 0, 1)),
-        }
+        rows = {0: (40, 0, 9), 1: (), 2: (0, 0, 1)}
+        strategy.half.identities = {number: Identity(number, 3, rows=each) for number, each in rows.items()}
         counted = strategy._count_summed_samples(run.exchange.up)
         assert counted == ({0: 40.0, 1: WITHHELD_SAMPLES, 2: 1.0} if scaling else {})
         # by mu alone do clients multiply what comes, and FedTGP's server has done so itself

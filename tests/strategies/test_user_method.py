@@ -7,12 +7,12 @@ import pytest
 from flwr.app import Message, MessageType
 
 from protosphere.client_app.public_errors import METHOD, SITE_LOG
-from protosphere.core.errors import RunError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
-from protosphere.strategies import known_settings
+from protosphere.strategies import known_settings, load_method
 from protosphere.strategies.user_method import FAILED
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
@@ -134,3 +134,22 @@ def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> Non
         refuse_failing_method(replies(True), 1, 1)
     with pytest.raises(RunError, match=r"round 4: client 0: its method failed \(a.py, line 3\)\. Mend the method"):
         refuse_failing_method(replies(True, True), 4, 2)
+
+
+FORMER = """
+from protosphere import method as m
+
+class Half(m.{half}):
+    {name} = None
+
+METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | {{"{place}": Half}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("half", "place", "name"), [("PullObjective", "objective", "released"), ("ServerHalf", "server", "scales")]
+)
+def test_a_member_of_the_contract_as_it_was_is_refused_by_its_name(tmp_path, half, place, name):
+    (tmp_path / "mine.py").write_text(FORMER.format(half=half, place=place, name=name))
+    with pytest.raises(SettingError, match=rf"mine.py.*`Half.{name}` is not read any more; "):
+        load_method(str(tmp_path / "mine.py"))
