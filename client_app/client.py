@@ -13,7 +13,7 @@ from flwr.app import Context
 from protosphere.client_app.encoder import Encoded, SpaceScores, encoded_of
 from protosphere.client_app.ensemble import ensemble_answer
 from protosphere.client_app.evaluate import DivergenceError, Measures, evaluate, measure
-from protosphere.client_app.public_errors import USER_ERRORS, public_words
+from protosphere.client_app.public_errors import public_words
 from protosphere.client_app.site import (
     device_for,
     over_ray,
@@ -38,7 +38,6 @@ from protosphere.core.seeds import seed_process
 from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
 from protosphere.data.client_data import client_data
-from protosphere.data.from_settings import shared_test_spec
 from protosphere.data.partition.assignment import DataSpec
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
@@ -318,18 +317,12 @@ class Client:
         evaluation = evaluate(objective, state, self.data, received, space_scores, measures)
         report = Report(self.partition, round_number, evaluation=evaluation)
         if self.settings.measures_ensemble(round_number, instruction.last):
-            report = self._add_ensemble(report, judged)
+            answer = ensemble_answer(
+                self.settings, self.partitions, objective, judged, self.data.transform, self.tokens
+            )
+            report = replace(report, ensemble=answer)
         self._keep_state(instruction.run, made_in, state)
         return report
-
-    def _add_ensemble(self, report: Report, state: ClientState) -> Report:
-        try:
-            spec = shared_test_spec(self.settings, self.partitions)
-            answer = ensemble_answer(spec, self.objective, state, self.data.transform, self.tokens)
-        except USER_ERRORS as error:
-            # a measurement that fails must not cost a round of training
-            return replace(report, remark=f"no ensemble answer: {public_words(error, self.node)}")
-        return replace(report, ensemble=answer)
 
     def _measure_late(self, state: ClientState) -> None:
         """As at the end of the round that left this state, when no evaluation was to follow."""

@@ -1,21 +1,26 @@
 """The ensemble of FedPAGR's tables at a client: its class probabilities for the shared test set of a simulation."""
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array
 from torch import Tensor
 
 from protosphere.client_app.evaluate import features_of
-from protosphere.data.client_data import Rows, Transform
-from protosphere.data.shared_test_set import SharedTestSpec, shared_rows
+from protosphere.core.settings import Settings
+from protosphere.data.client_data import Rows, Transform, rows_of
+from protosphere.data.from_settings import shared_test_set
 from protosphere.models.text import Tokens
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.wire.ensemble import encode_answers
 
 
 def ensemble_answer(
-    spec: SharedTestSpec, objective: Objective, state: ClientState, transform: Transform, tokens: Tokens | None
-) -> ArrayRecord | None:
-    """The record `ensemble` of a reply; None where the method can predict no class yet.
+    settings: Settings,
+    clients: int,
+    objective: Objective,
+    state: ClientState,
+    transform: Transform,
+    tokens: Tokens | None,
+) -> Array | None:
+    """What crosses of class probabilities, (n, K) float16; None where the method can predict no class yet.
 
     Args:
         tokens: what the client's model reads texts with; None for other samples.
@@ -24,9 +29,9 @@ def ensemble_answer(
         DataError: the shared test set cannot be read.
     """
     device = next(state.module.parameters()).device
-    rows, fingerprint = shared_rows(spec, device, tokens)
+    rows = rows_of(*shared_test_set(settings, clients), device, tokens)
     probabilities = predict(objective, state, rows, transform)
-    return None if probabilities is None else encode_answers(probabilities, fingerprint)
+    return None if probabilities is None else Array(probabilities.cpu().to(torch.float16).numpy())
 
 
 @torch.no_grad()

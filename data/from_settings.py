@@ -2,11 +2,13 @@
 
 from dataclasses import fields
 
+import numpy as np
+
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
 from protosphere.data.forms.columns import Columns
-from protosphere.data.partition.assignment import DataSpec
-from protosphere.data.shared_test_set import SharedTestSpec
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.samples import Samples
 from protosphere.data.user_code import own_code
 
 
@@ -32,6 +34,13 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     return DataSpec(**(shared | own))
 
 
-def shared_test_spec(settings: Settings, clients: int) -> SharedTestSpec:
-    """Where the ensemble's shared test set comes from."""
-    return SharedTestSpec(data_spec(settings, clients), home() / "cache")
+def shared_test_set(settings: Settings, clients: int) -> tuple[Samples, np.ndarray]:
+    """The decoded data set of a simulation, and which of its rows are the shared test set of the ensemble: samples that
+    every client predicts and none trains on.
+
+    Raises:
+        DataError: the data set cannot be used, or there is no shared test set in it.
+    """
+    spec, cache = data_spec(settings, clients), home() / "cache"
+    data = open_data(spec, cache)
+    return data, assignment(spec, data, cache).shared

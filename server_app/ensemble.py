@@ -7,17 +7,20 @@ simulations alone.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from flwr.app import Array
 from torch import Tensor
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.settings import Settings
-from protosphere.data.from_settings import shared_test_spec
-from protosphere.data.shared_test_set import SharedLabels, shared_labels
+from protosphere.data.from_settings import shared_test_set
+from protosphere.wire.arrays import read_array
+from protosphere.wire.checks import MessageError
 
 
-def shared_test_set(settings: Settings, clients: int, num_classes: int) -> SharedLabels | None:
-    """The right answers, where `ensemble-every` asks for the measurement.
+def shared_labels(settings: Settings, clients: int, num_classes: int) -> Tensor | None:
+    """The right answers (n,) int64, where `ensemble-every` asks for the measurement.
 
     Raises:
         SettingError: the server does not have the shared test set, or one of other classes than the clients'.
@@ -25,31 +28,50 @@ def shared_test_set(settings: Settings, clients: int, num_classes: int) -> Share
     if not settings.ensemble_every:
         return None
     try:
-        shared = shared_labels(shared_test_spec(settings, clients))
+        data, rows = shared_test_set(settings, clients)
     except DataError as error:
         raise SettingError(
             f"`ensemble-every` is {settings.ensemble_every}, but the server cannot open the shared test set: {error}"
         ) from None
-    if shared.num_classes != num_classes:
+    if len(data.class_names) != num_classes:
         raise SettingError(
-            f"the shared test set has {shared.num_classes} classes, but the clients have {num_classes}; give both the "
-            "same classes.txt."
+            f"the shared test set has {len(data.class_names)} classes, but the clients have {num_classes}; give both "
+            "the same classes.txt."
         )
-    return shared
+    return torch.from_numpy(data.labels[rows])
 
 
-def score(answers: Mapping[int, Tensor], shared: SharedLabels) -> dict[str, Any]:
+def decode_answers(array: Array, rows: int, num_classes: int) -> Tensor:
+    """A client's class probabilities of the shared test set, (rows, num_classes) float16.
+
+    Raises:
+        MessageError: they have another type or shape, or are not finite.
+    """
+    values = read_array("probabilities", array)
+    agreed = (rows, num_classes)
+    if values.dtype != np.float16 or values.shape != agreed:
+        raise MessageError(
+            f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
+        )
+    if not np.isfinite(values).all():
+        raise MessageError("its probabilities are not finite")
+    return torch.from_numpy(values)
+
+
+def score(answers: Mapping[int, Tensor], labels: Tensor) -> dict[str, Any]:
     """Accuracy of the ensemble: argmax of the mean of the clients' probabilities.
 
     Args:
         answers: by partition, each (n, K) float16; at least one.
+        labels: the right ones, (n,).
 
     Returns:
         accuracy, clients (how many answered) and rows.
     """
-    total = torch.zeros(len(shared.labels), shared.num_classes, dtype=torch.float64)
     # in a fixed order: the sum must not depend on who came first
-    for partition in sorted(answers):
-        total += answers[partition]
-    right = int((total.argmax(dim=1) == shared.labels).sum())
-    return {"accuracy": right / len(shared.labels), "clients": len(answers), "rows": len(shared.labels)}
+    ordered = [answers[partition] for partition in sorted(answers)]
+    total = torch.zeros(ordered[0].shape, dtype=torch.float64)
+    for probabilities in ordered:
+        total += probabilities
+    right = int((total.argmax(dim=1) == labels).sum())
+    return {"accuracy": right / len(labels), "clients": len(answers), "rows": len(labels)}

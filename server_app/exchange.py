@@ -10,20 +10,20 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from protosphere.core.client_names import client_word
 from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.record.replies import Bytes, Reply
+from protosphere.server_app.ensemble import decode_answers
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
 from protosphere.wire.arrays import Limits, decode, value_bytes
 from protosphere.wire.checks import ARRAYS, CodecError
 from protosphere.wire.confusion import confusion_triples
-from protosphere.wire.ensemble import decode_answers
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report, encode_instruction
 from protosphere.wire.parts import Part
@@ -55,7 +55,7 @@ class ReplyContext:
         parts_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
         confusion_rule: the rule of the confusion matrix that clients may tell; "" where none is asked for.
         measures_auc: whether clients tell the area under their ROC curve.
-        shared_test: the right answers of the shared test set; None where the ensemble is not measured.
+        shared_labels: the right answers of the shared test set; None where the ensemble is not measured.
         withholds_figures: whether clients keep their figures, as under `privacy`.
     """
 
@@ -72,7 +72,7 @@ class ReplyContext:
     parts_of_newcomers: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
     confusion_rule: str = ""
     measures_auc: bool = False
-    shared_test: SharedLabels | None = None
+    shared_labels: Tensor | None = None
     withholds_figures: bool = False
 
 
@@ -251,8 +251,7 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and ARRAYS in records, size=size)
     problem = f"it says: {_quote(partition, report.problem)}" if report.problem else ""
-    remark = f"it says: {_quote(partition, report.remark)}" if report.remark else ""
-    reply = Reply(partition, trains, report, problem, size=size, refused=remark)
+    reply = Reply(partition, trains, report, problem, size=size)
     try:
         payload = _decode_upload(reply, upload, context)
     except MessageError as error:
@@ -387,9 +386,10 @@ def _check_ensemble(reply: Reply, report: Report, context: ReplyContext) -> Repl
     if reply.false:
         return reply
     try:
-        if context.shared_test is None:
+        if context.shared_labels is None:
             raise MessageError("nobody asked for one")
-        return replace(reply, ensemble=decode_answers(report.ensemble, context.shared_test))
+        answers = decode_answers(report.ensemble, len(context.shared_labels), context.num_classes)
+        return replace(reply, ensemble=answers)
     except MessageError as error:
         return reply.refusing(f"ensemble answer dropped: {error}")
 

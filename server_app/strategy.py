@@ -18,13 +18,13 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from protosphere.core import plugins
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.record import provenance, snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
@@ -43,7 +43,7 @@ from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.callbacks import OnRound, RunView, callbacks_of
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
-from protosphere.server_app.ensemble import score, shared_test_set
+from protosphere.server_app.ensemble import score, shared_labels
 from protosphere.server_app.exchange import (
     LATE,
     MEND,
@@ -116,7 +116,7 @@ class PrototypeStrategy(Strategy):
         self.membership: Membership | None = None
         self.held = HeldDownloads() if run.exchange.once else None
         self.releases = Releases(run.settings, self.half) if run.private else None
-        self.shared_test: SharedLabels | None = None
+        self.shared_labels: Tensor | None = None
         self._rounds = run.settings.rounds
         self._is_started = False
         self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
@@ -240,7 +240,7 @@ class PrototypeStrategy(Strategy):
             raise RosterError("no client is there from the start; let at least one join before round 1.")
         self.believed = believed_clients(roster, self.half, settings)
         refuse_too_few(settings, roster.identities, len(self.sample(1)))
-        self.shared_test = shared_test_set(settings, roster.number, roster.num_classes)
+        self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
         if roster.is_open:
             self.membership = Membership(settings, self.folder, roster, self.believed, self.half)
         if settings.resume:
@@ -357,8 +357,8 @@ class PrototypeStrategy(Strategy):
         rule, ratio = self.run.inference, self.settings.max_weight_ratio
         add_evaluation(line, exchanged, rule, ratio, self.roster.identities, self.run.exchange.once)
         answers = {reply.partition: reply.ensemble for reply in exchanged.replies if reply.ensemble is not None}
-        if answers and self.shared_test is not None:
-            line["ensemble"] = score(answers, self.shared_test)
+        if answers and self.shared_labels is not None:
+            line["ensemble"] = score(answers, self.shared_labels)
         if self.membership is not None:
             line |= self.membership.figures()
         metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
@@ -502,7 +502,7 @@ class PrototypeStrategy(Strategy):
             parts_of_newcomers=parts_of_newcomers,
             confusion_rule=self.run.inference if is_last and self.run.confusion else "",
             measures_auc=not trains and self.settings.roc_auc,
-            shared_test=self.shared_test if measures_ensemble else None,
+            shared_labels=self.shared_labels if measures_ensemble else None,
             withholds_figures=self.run.private and not self.settings.privacy_measure,
         )
 

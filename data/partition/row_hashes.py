@@ -33,9 +33,3 @@ def occurs_once(inputs: Any, rows: np.ndarray) -> np.ndarray:
     _, where, counts = np.unique(content_hashes(inputs, rows), return_inverse=True, return_counts=True)
     once: np.ndarray = counts[where] == 1
     return once
-
-
-def fingerprint(inputs: Any, labels: np.ndarray, rows: np.ndarray) -> int:
-    """One number for `rows` and their labels in their order, to hold two copies of a data set against each other."""
-    content = content_hashes(inputs, rows).tobytes() + labels[rows].astype("<i8").tobytes()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

@@ -32,7 +32,7 @@ from protosphere.core.flower import (
     stamp,
     take_identity,
 )
-from protosphere.data import client_data, shared_test_set
+from protosphere.data import client_data
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
@@ -76,7 +76,6 @@ class LocalGrid(Grid):
         simulate()
         # a notebook may have mended a file since the last run
         client_data.forget()
-        shared_test_set.forget()
 
     def set_run(self, run: Any) -> None:
         """There is one run a grid; nothing to set."""

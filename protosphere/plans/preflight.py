@@ -19,7 +19,7 @@ from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.data.samples import Samples
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
-from protosphere.server_app.ensemble import shared_test_set
+from protosphere.server_app.ensemble import shared_labels
 from protosphere.server_app.live_figures import refuse_missing_packages
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as
@@ -54,7 +54,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     axes = 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1
     refuse_unfit(settings.augment, axes)
     assignment(spec, data, cache)
-    shared_test_set(settings, clients, len(data.class_names))
+    shared_labels(settings, clients, len(data.class_names))
     with failing_as(SettingError, settings.strategy, run.method, (SettingError,)):
         run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
     for name in names:

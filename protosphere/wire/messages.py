@@ -47,6 +47,7 @@ PLAIN_NAME = re.compile(r"[\w.-]{1,80}")
 CONSTANTS, TRAINING, LOSS, EVALUATION, CORRECT = "constants", "training", "loss", "evaluation", "correct"
 COUNTS, FIGURES = ("rows", "steps"), ("gradient_ratio", "target_norm", "seconds")  # of training
 NORM = "prototype_norm"  # where it was measured
+PROBABILITIES = "probabilities"  # what the ensemble's answer holds
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -163,7 +164,6 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
             "partition": report.partition,
             "round": report.round,
             "problem": plain(report.problem),
-            "remark": plain(report.remark),
             "seconds": report.seconds,
         }
     )
@@ -186,7 +186,7 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
             metrics[f"{EVALUATION}.confusion"] = list(evaluation.confusion)
         metrics |= {f"{CORRECT}.{rule}": list(right) for rule, right in evaluation.correct.items()}
     if report.ensemble is not None:
-        arrays |= {f"{ENSEMBLE}.{name}": array for name, array in report.ensemble.items()}
+        arrays[f"{ENSEMBLE}.{PROBABILITIES}"] = report.ensemble
     records = RecordDict({CONFIG: config})
     if arrays:
         records[ARRAYS] = ArrayRecord(arrays)
@@ -203,23 +203,24 @@ def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
         MessageError: when the reply as a whole cannot be used.
     """
     check_records(records, CONFIG, ARRAYS, METRICS)
-    config = config_values(records, partition=int, round=int, problem=str, remark=str, seconds=float)
+    config = config_values(records, partition=int, round=int, problem=str, seconds=float)
     if not 0 <= config["seconds"] <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `{CONFIG}` is {config['seconds']}, no time that a client takes")
-    for name in ("problem", "remark"):
-        check_texts(name, [config[name]])
+    check_texts("problem", [config["problem"]])
 
     metrics = _group_by_part(records.metric_records.get(METRICS, {}))
     arrays = _group_by_part(records.array_records.get(ARRAYS, {}))
     if strange := sorted(metrics.keys() - {TRAINING, LOSS, EVALUATION, CORRECT}):
         raise MessageError(f"the message holds the metrics {strange[0]!r}, which nobody agreed on")
-    ensemble = ArrayRecord(arrays.pop(ENSEMBLE)) if ENSEMBLE in arrays else None
+    ensemble = arrays.pop(ENSEMBLE, None)
+    if ensemble is not None:
+        check_keys(ENSEMBLE, ensemble, {PROBABILITIES})
     upload = {f"{part}.{name}": array for part, values in arrays.items() for name, array in values.items()}
     report = Report(
         **config,
         training=_decode_training(metrics) if {TRAINING, LOSS} & metrics.keys() else None,
         evaluation=_decode_evaluation(metrics) if {EVALUATION, CORRECT} & metrics.keys() else None,
-        ensemble=ensemble,
+        ensemble=None if ensemble is None else ensemble[PROBABILITIES],
     )
     return report, ArrayRecord(upload) if upload else None
 

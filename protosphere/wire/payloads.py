@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array
 
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import ClassVectors, PartValue, PrototypeSet
@@ -151,9 +151,8 @@ class Report:
     Attributes:
         problem: one sentence for a person when training failed (a loss that is not finite, say); there is no upload
             then.
-        remark: one sentence on what else went wrong, though training and evaluation count.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
-        ensemble: class probabilities of the shared test set (`protosphere.wire.ensemble`), in rounds that measure it.
+        ensemble: class probabilities of the shared test set, unchecked, in rounds that measure it.
     """
 
     partition: int
@@ -163,8 +162,7 @@ class Report:
     evaluation: Evaluation | None = None
     problem: str = ""
     seconds: float = 0.0
-    ensemble: ArrayRecord | None = None
-    remark: str = ""
+    ensemble: Array | None = None
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from protosphere.client_app import ensemble as ensemble_module
 from protosphere.client_app.ensemble import predict
-from protosphere.client_app.public_errors import USER_ERRORS
 from protosphere.core.errors import SettingError
-from protosphere.data.client_data import DataSpec
-from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
+from protosphere.data.client_data import rows_of
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Instruction
 from tests.payloads import payload
@@ -23,12 +21,6 @@ ENSEMBLE = {"ensemble-every": 2, "shared-test-share": 0.1}
 
 def ask(number, came=None):
     return Instruction("a-run", number, payload(came))
-
-
-def answered(report):
-    """The probabilities and the fingerprint of the test set."""
-    record = report.ensemble
-    return torch.from_numpy(record["probabilities"].numpy()), int(record["fingerprint"].numpy()[0])
 
 
 def targets(labels=(0, 3, 7), dim=8):
@@ -87,30 +79,19 @@ def test_it_answers_in_every_nth_evaluation_and_in_the_last(client, number, last
     assert client(0).evaluate(replace(ask(number), last=last)).ensemble is None
 
 
-def test_all_clients_answer_for_the_same_rows_as_the_servers(client, decoded_cache):
+def test_all_clients_answer_for_the_shared_rows(client, decoded_cache):
     spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
-    expected = shared_labels(SharedTestSpec(spec, decoded_cache)).fingerprint
+    data = open_data(spec, decoded_cache)
+    rows = rows_of(data, assignment(spec, data, decoded_cache).shared, torch.device("cpu"))
     for partition in range(4):
-        assert answered(client(partition, ENSEMBLE).evaluate(ask(0)))[1] == expected
+        made = client(partition, ENSEMBLE)
+        answer = torch.from_numpy(made.evaluate(ask(0)).ensemble.numpy())
+        state = made.restore("a-run")
+        expected = predict(made.objective, state, rows, made.data.transform).to(torch.float16)
+        assert torch.equal(answer, expected)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("error", USER_ERRORS)
-def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, error):
-    def failing(*_):
-        raise error("the disk with the shared test set is gone.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ensemble_module, "shared_rows", failing)
-        report = client(0, ENSEMBLE).evaluate(ask(0))
-    assert "the disk with the shared test set is gone." in report.remark
-    assert report.ensemble is None
-    whole = client(0, ENSEMBLE).evaluate(ask(0))
-    assert report.evaluation.correct == whole.evaluation.correct
-    assert (report.problem, whole.problem, whole.remark) == ("", "", "")
-    assert whole.ensemble is not None
 
 
 def test_a_client_outside_a_simulation_has_no_part_in_it(client, monkeypatch, tmp_path):

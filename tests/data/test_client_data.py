@@ -16,11 +16,10 @@ from protosphere.core.lru_cache import Recent
 from protosphere.data import client_data as module
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels, open_data
+from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels
 from protosphere.data.partition.assignment_file import read_assignment
-from protosphere.data.partition.row_hashes import content_hashes, fingerprint, occurs_once
+from protosphere.data.partition.row_hashes import content_hashes, occurs_once
 from protosphere.data.samples import Samples
-from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
 from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")
@@ -322,20 +321,6 @@ def test_no_row_of_a_group_is_set_aside_if_another_row_is_copied(tmp_path):
     assert (shared.min() >= 2, shared.max() < 20) == (True, True)
 
 
-def test_server_and_clients_see_the_same_rows(decoded_cache):
-    where = SharedTestSpec(DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400), decoded_cache)
-    labels, (rows, found) = shared_labels(where), shared_rows(where, CPU)
-    data = open_data(where.spec, decoded_cache)
-    chosen = assignment(where.spec, data, decoded_cache).shared
-    assert chosen.size == 40
-    assert labels.labels.tolist() == rows.labels.tolist() == data.labels[chosen].tolist()
-    assert np.array_equal(rows.inputs.numpy(), data.inputs[chosen])
-    assert (labels.num_classes, labels.fingerprint) == (10, found)
-    assert shared_rows(where, CPU)[0] is rows, "a process keeps them"
-    other = replace(where, spec=replace(where.spec, seed=9))
-    assert shared_labels(other).fingerprint != found
-
-
 def test_a_rows_hash_is_blake2b_of_its_content():
     def digest(content):
         return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
@@ -347,16 +332,3 @@ def test_a_rows_hash_is_blake2b_of_its_content():
     zeros = np.array([[0.0, 1.5], [-0.0, 1.5], [0.0, -1.5]], np.float32)
     assert occurs_once(zeros, np.arange(3)).tolist() == [False, False, True]
     assert np.signbit(zeros[1, 0])
-
-
-def test_a_fingerprint_is_of_the_rows_their_order_and_their_labels_alone():
-    """Not of the table that they lie in, nor of how its numbers are stored."""
-    inputs, labels, rows = np.arange(36, dtype=np.uint8).reshape(6, 6), np.arange(6) % 3, np.arange(6)
-    relabelled, repainted = labels.copy(), inputs.copy()
-    relabelled[4] = 2
-    repainted[5, 2] ^= 1
-    found = {fingerprint(inputs, labels, rows), fingerprint(inputs, labels, rows[::-1])}
-    found |= {fingerprint(inputs, relabelled, rows), fingerprint(repainted, labels, rows)}
-    assert len(found | {fingerprint(inputs, labels, rows[:-1])}) == 5
-    some = np.array([1, 2, 5])
-    assert fingerprint(inputs[some], labels[some].astype(np.int32), np.arange(3)) == fingerprint(inputs, labels, some)

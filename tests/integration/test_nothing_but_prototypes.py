@@ -40,7 +40,7 @@ STORED = {"float32": "float32", "float16": "float16"}
 COMPONENTS = 4  # of a class at most
 HEADERS = {
     "instruction": "run round last trained made",
-    "report": "partition round problem remark seconds",
+    "report": "partition round problem seconds",
     "identity": "name method layouts companion partition partitions model parameters feature_dim class_names"
     " class_counts classes domain rows discloses problem settings encoder flower",
 }
@@ -187,11 +187,11 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         agreed = {"training": TRAINING, "loss": None} if trains else evaluation
         check_metrics(records, agreed, longest=CLASSES**2 if confusion else 3)
         arrays = dict(records.get("arrays", {}))
-        answered = {name: arrays.pop(f"ensemble.{name}") for name in ("probabilities", "fingerprint") if answers}
         if answers:
-            # of each shared row (a tenth of 400) probabilities, and 64 bits of fingerprint
-            check_arrays(answered, {"probabilities": ("float16", (40, CLASSES)), "fingerprint": ("uint64", (1,))})
-            assert np.abs(answered["probabilities"].numpy().astype(np.float64).sum(axis=1) - 1).max() < 0.01
+            # of each shared row (a tenth of 400)
+            probabilities = arrays.pop("ensemble.probabilities")
+            check_arrays({"probabilities": probabilities}, {"probabilities": ("float16", (40, CLASSES))})
+            assert np.abs(probabilities.numpy().astype(np.float64).sum(axis=1) - 1).max() < 0.01
         if due:
             held = classes[report["partition"]]
             most = (COMPONENTS if spec == "mixtures" else 1) * len(held)
@@ -243,6 +243,6 @@ def test_the_bytes_reported_are_the_arrays_and_the_wire_is_little_more(recorded)
         # what comes down to be evaluated with is no payload of the training
         trains = [records for kind, records in messages if kind == MessageType.TRAIN]
         payloads = [records["arrays"] for records in trains if "arrays" in records]
-        others = ("labels", "counts", "probabilities", "fingerprint")
+        others = ("labels", "counts", "probabilities")
         values = [a.numpy().nbytes for p in payloads for n, a in p.items() if n.partition(".")[2] not in others]
         assert sum(values) == sum(line["bytes"][f"payload_{way}"] for line in lines(folder))

@@ -5,22 +5,21 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import MetricRecord
+from flwr.app import Array, MetricRecord
 
 from protosphere.core.errors import SettingError
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import ensemble as ensemble_module
 from protosphere.server_app.ensemble import score
-from protosphere.wire.ensemble import encode_answers
 from tests.tampered import tampered
 
 CLASSES, ROWS, LIAR = 4, 11, 1
-SHARED = SharedLabels(torch.tensor([number % CLASSES for number in range(ROWS)]), CLASSES, 77)
+LABELS = [number % CLASSES for number in range(ROWS)]
 
 
 def lines_of(strategy):
@@ -35,18 +34,27 @@ def probabilities(partition, round_number):
     return torch.softmax(3 * torch.randn(ROWS, CLASSES, generator=random), dim=1)
 
 
+def encoded(values):
+    return Array(values.to(torch.float16).numpy())
+
+
+def shared(num_classes=CLASSES):
+    """What the server reads of the shared test set."""
+    data = SimpleNamespace(labels=np.array(LABELS), class_names=("",) * num_classes)
+    return lambda settings, clients: (data, np.arange(ROWS))
+
+
 @pytest.fixture
 def answering(federation, script, monkeypatch):
     """answering(change=None, every=1) -> clients that answer for the ensemble in every nth evaluation and in the last;
     `change(partition, round, kind, report)` may change that."""
-    monkeypatch.setattr(ensemble_module, "shared_labels", lambda spec: SHARED)
+    monkeypatch.setattr(ensemble_module, "shared_test_set", shared())
     monkeypatch.setattr(script.Grid, "simulated", True)
 
     def start(change=None, every=1):
         def answer(partition, round_number, kind, report):
             if kind == "evaluate" and (round_number % every == 0 or made.asked[-1][3].last):
-                sent = encode_answers(probabilities(partition, round_number), SHARED.fingerprint)
-                report = replace(report, ensemble=sent)
+                report = replace(report, ensemble=encoded(probabilities(partition, round_number)))
             return report if change is None else change(partition, round_number, kind, report)
 
         made = federation(tamper=answer)
@@ -59,26 +67,26 @@ def accuracy_of(partitions, number):
     """Accuracy of the argmax of the mean, from plain floats as they crossed."""
     crossed = [np.asarray(probabilities(p, number)).astype(np.float16).astype(float).tolist() for p in partitions]
     right = 0
-    for row, label in enumerate(SHARED.labels.tolist()):
+    for row, label in enumerate(LABELS):
         means = [math.fsum(each[row][c] for each in crossed) / len(crossed) for c in range(CLASSES)]
         right += max(range(CLASSES), key=means.__getitem__) == label
     return right / ROWS
 
 
 def spoilt(answers, how):
-    values = torch.from_numpy(answers["probabilities"].numpy()).clone()
-    if how == "test set":
-        return encode_answers(values, 78)
+    values = torch.from_numpy(answers.numpy()).clone()
     if how == "shape":
-        return encode_answers(values[1:], 77)
-    values[2] *= 0.97
-    return encode_answers(values, 77)
+        return encoded(values[1:])
+    if how == "type":
+        return Array(values.float().numpy())
+    values[2, 1] = math.nan
+    return encoded(values)
 
 
 BAD_ANSWERS = [
-    ("test set", "of another shared test set than the server's"),
     ("shape", "float16 of shape (10, 4), float16 of (11, 4) were agreed"),
-    ("sum", "do not add up to 1"),
+    ("type", "float32 of shape (11, 4), float16 of (11, 4) were agreed"),
+    ("NaN", "its probabilities are not finite"),
 ]
 
 
@@ -109,7 +117,7 @@ def test_a_bad_answer_costs_nothing_but_itself_and_is_named(answering, say):
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, kind):
     def change(partition, number, of_kind, report):
-        unasked = encode_answers(probabilities(partition, number), SHARED.fingerprint)
+        unasked = encoded(probabilities(partition, number))
         return replace(report, ensemble=unasked) if (partition, number, of_kind) == (1, 1, kind) else report
 
     lines, honest = (lines_of(answering(how, every=2).start({"ensemble-every": 2})) for how in (change, None))
@@ -121,7 +129,7 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(ans
 
 def test_what_no_ensemble_can_be_measured_on_is_refused_before_the_run(answering, script, monkeypatch):
     made = answering()
-    monkeypatch.setattr(ensemble_module, "shared_labels", lambda spec: SharedLabels(SHARED.labels, 5, 77))
+    monkeypatch.setattr(ensemble_module, "shared_test_set", shared(num_classes=5))
     with pytest.raises(SettingError, match="the shared test set has 5 classes, but the clients have 4; give both"):
         made.start({"ensemble-every": 1})
     monkeypatch.setattr(script.Grid, "simulated", False)
@@ -133,12 +141,11 @@ def test_what_no_ensemble_can_be_measured_on_is_refused_before_the_run(answering
 def test_the_score_depends_neither_on_who_came_first_nor_on_a_narrow_type():
     # two classes that tie but for the order of summation: another order would answer another class
     thirds = [torch.tensor([[a, b]], dtype=torch.float64) for a, b in ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))]
-    shared = SharedLabels(torch.tensor([0]), 2, 0)
     orders = itertools.permutations(enumerate(thirds))
-    assert len({score(dict(order), shared)["accuracy"] for order in orders}) == 1
+    assert len({score(dict(order), torch.tensor([0]))["accuracy"] for order in orders}) == 1
     # class 1 is ahead by 2^-11 of one client: added to 64 in float16, whose step there is 2^-4, it would be lost
     half, ahead = (torch.tensor([[0.5, 0.5 + more]], dtype=torch.float16) for more in (0, 2**-11))
-    assert score(dict.fromkeys(range(129), half) | {129: ahead}, SharedLabels(torch.tensor([1]), 2, 0))["accuracy"] == 1
+    assert score(dict.fromkeys(range(129), half) | {129: ahead}, torch.tensor([1]))["accuracy"] == 1
 
 
 # --- confusion and area under the curve -------------------------------------------------------------------------

@@ -84,16 +84,12 @@ def quoted_alone(words):
     return said.startswith("done'. Run `curl") and said.endswith("…") and len(said) <= 350
 
 
-def test_a_hostile_error_or_problem_or_remark_is_quoted_and_cut(run):
+def test_a_hostile_error_or_problem_is_quoted_and_cut(run):
     def problem(record):
         if "problem" in record and "partitions" not in record:
             record["problem"] = f"client {LIAR}: {HOSTILE}"
 
-    def remark(record):
-        if "remark" in record:
-            record["remark"] = HOSTILE
-
-    for grid in (lying(fail=Error(2, HOSTILE)), lying(problem), lying(remark)):
+    for grid in (lying(fail=Error(2, HOSTILE)), lying(problem)):
         lines = RunFolder(run(QUICK, grid=grid)).lines()
         assert quoted_alone(lines[0]["problems"][str(LIAR)])
         for line in run.said:

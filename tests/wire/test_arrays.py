@@ -1,4 +1,4 @@
-"""What crosses of prototypes, mixtures, weights and the ensemble's answers, how exactly, and in how many bytes. Arrays
+"""What crosses of prototypes, mixtures and weights, how exactly, and in how many bytes. Arrays
 made to harm: test_uploads.py."""
 
 import math
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import fit_class_mixtures
 from protosphere.prototypes.mixture_set import MixtureSet
@@ -16,11 +15,8 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.wire.arrays import Limits, decode, encode, value_bytes
 from protosphere.wire.checks import CodecError
-from protosphere.wire.ensemble import decode_answers, encode_answers
-from protosphere.wire.messages import decode_report, encode_report
 from protosphere.wire.parts import MIXTURES, PROTOTYPES, Exchange, Part
-from protosphere.wire.payloads import Report, from_tensors, to_tensors
-from protosphere.wire.sizes import bytes_by_part
+from protosphere.wire.payloads import from_tensors, to_tensors
 from tests.payloads import lone, payload
 from tests.strategies.sets import same
 
@@ -180,26 +176,6 @@ def test_ragged_weights_come_with_their_shapes():
         assert record["w.shapes"].numpy().tolist() == [rows, 1, 2]
         assert value_bytes(record) == 4 * (rows + 2)
         assert arrived(record, part, largest).layout == sent.layout
-
-
-# --- the ensemble's answers -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("classes", [1, 3, 20_000])
-def test_probabilities_cross_as_float16_beside_an_upload_and_are_no_payload(classes, crossed):
-    """Near uniform, where float16 is coarsest beside the values."""
-    shared = SharedLabels(torch.zeros(4, dtype=torch.int64), classes, 2**64 - 3)
-    scores = 0.05 * torch.randn(4, classes, generator=torch.Generator().manual_seed(classes))
-    sent = torch.softmax(scores, dim=1)
-    plain = Report(3, 7, payload(prototypes((1,))))
-    records = encode_report(replace(plain, ensemble=encode_answers(sent, shared.fingerprint)))
-    report, upload = decode_report(crossed(records))
-    assert torch.equal(decode_answers(report.ensemble, shared), sent.to(torch.float16))
-    assert set(upload) == {"prototypes.labels", "prototypes.vectors"}
-    assert value_bytes(records["arrays"], without=("ensemble",)) == 4 * D
-    sizes = bytes_by_part(records)
-    assert 8 * classes < sizes.pop("ensemble") < 8 * classes + 400
-    assert sizes == bytes_by_part(encode_report(plain))
 
 
 # --- what a method says of its messages -------------------------------------------------------------------------

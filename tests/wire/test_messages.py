@@ -77,7 +77,7 @@ def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
         REPORT,
         Report(0, 1),
         replace(REPORT, training=None),
-        replace(REPORT, evaluation=None, problem="client 3 diverged: über 9000", remark="and more"),
+        replace(REPORT, evaluation=None, problem="client 3 diverged: über 9000"),
         replace(REPORT, evaluation=Evaluation((0, 0), {})),
         # as many names as are allowed; parts of a loss may be negative
         replace(REPORT, training=replace(TRAINING, parts={str(i): -2.5 for i in range(64)})),
@@ -114,8 +114,8 @@ def test_an_upload_comes_back_undecoded_so_that_the_figures_beside_a_bad_one_cou
 
 def test_what_a_client_says_is_made_to_fit(crossed):
     words = "one\ntwo\x1b[31m" + "x" * 5000
-    back, _ = decode_report(crossed(encode_report(Report(0, 1, problem=words, remark=words))))
-    assert back.problem == back.remark == ("one two [31m" + "x" * 5000)[:1000]
+    back, _ = decode_report(crossed(encode_report(Report(0, 1, problem=words))))
+    assert back.problem == ("one two [31m" + "x" * 5000)[:1000]
     # over a gradient that has vanished
     infinite = replace(REPORT, training=replace(TRAINING, gradient_ratio=math.inf))
     assert decode_report(crossed(encode_report(infinite)))[0].training.gradient_ratio == 1e100
@@ -127,14 +127,14 @@ def test_bytes_by_part_add_up_to_what_flower_counts():
     evaluation = replace(EVALUATION, auc=0.75, confusion=(1, 2, 3))
     sent = prototypes() | {"head": Weights({"w": torch.ones(2, 3), "b": torch.zeros(2)})}
     # Flower's own count ends in an error at an empty text
-    report = Report(3, 7, sent, TRAINING, evaluation, "problem", 1.5, ArrayRecord({"p": Array(np.ones(9))}), "remark")
+    report = Report(3, 7, sent, TRAINING, evaluation, "problem", 1.5, Array(np.ones(9)))
     records = encode_report(report)
     sizes = bytes_by_part(records)
     assert sum(sizes.values()) == sum(record.count_bytes() for record in records.values())
     parts = {"config", "prototypes", "head", "training", "loss", "evaluation", "correct", "ensemble"}
     assert sizes.keys() == parts
     npy = 128
-    assert sizes["ensemble"] == len("ensemble.p") + npy + 9 * 8
+    assert sizes["ensemble"] == len("ensemble.probabilities") + npy + 9 * 8
     assert sizes["head"] == len("head.values") + len("head.small") + 2 * npy + 4 * 8
     assert sizes["prototypes"] == len("prototypes.labels") + len("prototypes.vectors") + 2 * npy + 2 * 3 + 4 * 3 * D
 
@@ -168,7 +168,7 @@ FIELDS = {
         "config": [
             ("partition", "`partition`", [3.0, True, [3]]),
             ("round", "`round`", ["7"]),
-            *((name, f"`{name}`", [b"x", "two\nlines", "\x1b[2J", LONG]) for name in ("problem", "remark")),
+            ("problem", "`problem`", [b"x", "two\nlines", "\x1b[2J", LONG]),
             ("seconds", "`seconds`", [1, math.nan, math.inf, -1.0]),
             ("more", "more", [1]),
         ],

@@ -6,14 +6,11 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord
 
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.wire.arrays import Limits, decode, value_bytes
 from protosphere.wire.checks import MessageError
 from protosphere.wire.confusion import OTHER, confusion_triples
-from protosphere.wire.ensemble import decode_answers
 from protosphere.wire.parts import MIXTURES, PROTOTYPES, Part
 from tests.payloads import lone
 
@@ -25,7 +22,6 @@ COUNTED_COMPONENTS = Part("mixtures", components=2, counts=True)
 WEIGHTS, SIGNED = Part("weights", "w"), Part("weights", "w", signed=True)
 RAGGED = Part("weights", "w", ragged=True)
 LAYOUT = {"w": (("a", (4, 3)), ("running_var", (2,)))}
-SHARED = SharedLabels(torch.tensor([0, 2, 1]), 3, 77)
 
 GOOD = {
     PROTOTYPES: {"labels": np.int16([0, 2, 5]), "vectors": np.ones((3, D), np.float32)},
@@ -247,41 +243,7 @@ def test_value_bytes_believe_no_declaration(dtype):
         assert value_bytes(record(PROTOTYPES, vectors=Array(dtype, shape, "numpy.ndarray", VALID))) == 3 * D * 4
 
 
-# --- the ensemble's answers and confusion ---------------------------------------------------------------------------
-
-
-def rows(*last):
-    return np.float16([[0.25, 0.5, 0.25]] * 2 + [last])
-
-
-ANSWERS = {"probabilities": rows(0.25, 0.5, 0.25), "fingerprint": np.array([77], np.uint64)}
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"probabilities": None}, "the arrays ['fingerprint'] where"),
-        ({"weights": np.ones(1)}, "where ['fingerprint', 'probabilities'] belong"),
-        *(({"fingerprint": mark}, "another shared test set") for mark in (np.array([78], np.uint64), np.array([77]))),
-        ({"probabilities": rows(0.2, 0.5, 0.3).astype("f4")}, "its probabilities are float32"),
-        ({"probabilities": rows(0.2, 0.5, 0.3)[1:]}, "its probabilities are float16 of shape (2, 3)"),
-        *(
-            ({"probabilities": rows(*bad)}, "lies outside 0 to 1")
-            for bad in ([0.25, np.nan, 0.75], [0.0, np.inf, 0.0], [-6e-8, 0.5, 0.5])
-        ),
-        # in float16 the sum of the first would be 1.0098
-        *(({"probabilities": rows(*bad)}, "do not add up to 1") for bad in ([0.5, 0.5, 0.0102], [0.0] * 3, [1.0] * 3)),
-        ({"probabilities": Array("f2", (3, 3), "numpy.ndarray", npy("((((("))}, "`probabilities` cannot be read ("),
-    ],
-)
-def test_what_is_no_answer_is_refused_by_name(changed, words, refused):
-    def answers(arrays):
-        arrays = {name: values for name, values in arrays.items() if values is not None}
-        return ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in arrays.items()})
-
-    decode_answers(answers(ANSWERS | {"probabilities": rows(0.5, 0.5, 0.0099)}), SHARED)
-    assert words in refused(decode_answers, answers(ANSWERS | changed), SHARED)
-
+# --- confusion ---------------------------------------------------------------------------------------------------
 
 COUNTS = (3, 1, 0, 0, 2, 0, 1, 0, 5)
 
