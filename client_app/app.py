@@ -42,7 +42,9 @@ def query(message: Message, context: Context) -> Message:
     context = _add_settings(message, context)
     try:
         with limited_threads(run_of(context).settings.threads):
-            identity = new_client(context).identity()
+            client = _client_of(context)
+            client.begin_message()
+            identity = client.identity()
     except Exception as error:
         # a defect, too, has to reach the person who waits for this client
         problem = _describe_problem(_blame_method(error, context), context)
@@ -131,7 +133,7 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
 
 
 def _client_of(context: Context) -> Client:
-    """The client that a context stands for, built once a process and run."""
+    """The client that a context stands for, built once a process and run: a notebook may mend a file between runs."""
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.use(key)

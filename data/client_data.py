@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from protosphere.core.errors import DataError
-from protosphere.core.lru_cache import Recent
 from protosphere.data.forms.table_schema import Column, TableSchema, columns_from_json
 from protosphere.data.forms.texts import Texts
 from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.samples import Samples
 
-_CACHE_BYTES = 2**30
 _SAME = 1e-9  # of the mean: what equal values deviate by rounding alone
 
 
@@ -181,15 +179,6 @@ def size_in_bytes(data: ClientData) -> int:
     return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
 
 
-# the clients that this process served last: a worker serves the same ones again
-_recent: Recent[ClientData] = Recent(size_in_bytes)
-
-
-def forget() -> None:
-    """Look at the files again when data are next asked for: a new run begins, and they may have changed."""
-    _recent.clear()
-
-
 def client_data(
     spec: DataSpec,
     partition: int,
@@ -199,8 +188,6 @@ def client_data(
     encode: Encode | None = None,
 ) -> ClientData:
     """The rows of one client, split into train, test and validation.
-
-    A process keeps the clients that it served last and does not look at their files again until it is told to `forget`.
 
     Args:
         spec: what decides who holds what.
@@ -214,24 +201,7 @@ def client_data(
         DataError: the data set or a setting cannot be used, it holds texts and the model reads none or the other way
             round, or the partition is out of range.
     """
-    key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path, encode)
-    data = _recent.use(key)
-    if data is None:
-        data = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
-        _recent[key] = data
-        # what is larger than the bound on its own is not kept either
-        _recent.shrink(_CACHE_BYTES)
-    return data
-
-
-def _load(
-    spec: DataSpec,
-    partition: int,
-    cache_dir: Path,
-    device: torch.device,
-    data_path: str | None,
-    encode: Encode | None,
-) -> ClientData:
+    device = torch.device(device)
     has_own_data = data_path is not None
     if not has_own_data and not 0 <= partition < spec.clients:
         raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")

@@ -32,7 +32,6 @@ from protosphere.core.flower import (
     stamp,
     take_identity,
 )
-from protosphere.data import client_data
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
@@ -74,8 +73,6 @@ class LocalGrid(Grid):
             self._workers = [ProcessPoolExecutor(1, spawn, initializer=_begin_worker) for _ in range(workers)]
         take_identity(self.run_id, task_id=1)
         simulate()
-        # a notebook may have mended a file since the last run
-        client_data.forget()
 
     def set_run(self, run: Any) -> None:
         """There is one run a grid; nothing to set."""

@@ -12,8 +12,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from protosphere.core.errors import DataError
-from protosphere.core.lru_cache import Recent
-from protosphere.data import client_data as module
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels
@@ -23,11 +21,6 @@ from protosphere.data.samples import Samples
 from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")
-
-
-@pytest.fixture(autouse=True)
-def fresh_process(monkeypatch):
-    monkeypatch.setattr(module, "_recent", Recent(module.size_in_bytes))
 
 
 @pytest.fixture(scope="session")
@@ -121,18 +114,6 @@ def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
 def test_settings_that_cannot_be_used(cache, change, word):
     with pytest.raises(DataError, match=word):
         client_data(replace(DataSpec("digits", clients=5), **change), 2, cache)
-
-
-def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
-    spec = DataSpec("digits", clients=4, partition="iid")
-    first = client_data(spec, 0, cache)
-    assert client_data(spec, 0, cache) is first
-    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * module.size_in_bytes(first)))
-    kept = [client_data(spec, k, cache) for k in (0, 1)]
-    assert client_data(spec, 0, cache) is kept[0]
-    client_data(spec, 2, cache)
-    assert client_data(spec, 0, cache) is kept[0]
-    assert client_data(spec, 1, cache) is not kept[1]
 
 
 def test_a_damaged_assignment_is_worked_out_anew_and_one_that_could_not_be_read_is_read_later(tmp_path, monkeypatch):
