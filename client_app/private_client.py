@@ -147,7 +147,7 @@ class PrivateClient(Client):
             plain, means = split_means(instruction.payload)
             report = step(replace(instruction, payload=plain))
             if means is not None:
-                self.store(instruction.run).save_prototypes(MEANS, means)
+                self.store(instruction.run).save_named(MEANS, {MEANS: means})
                 report = self._add_encoder_rule(report, means)
             self._note(instruction, report)
         except OtherHomeError:

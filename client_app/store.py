@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -84,9 +85,11 @@ def size_of(state: ClientState) -> int:
 
 
 KEPT_GENERATIONS = 2
-POOL, WEIGHT = "pool.safetensors", "weight"  # a file, and a tensor in it
-RECEIVED, RECEIVED_BEFORE = "received.safetensors", "received-before.safetensors"
-MADE = "made"  # beside what was received: the round that made it
+POOL, RECEIVED, RECEIVED_BEFORE = "pool", "received", "received-before"  # files
+# numbers in them: a pool's weight; the round that made what was received, and the constants that came with it
+WEIGHT, MADE, CONSTANT = "weight", "made", "constant/"
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+FROM_A_COPY = "restore it from a copy."
 AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 
@@ -222,6 +225,28 @@ class Store:
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("extra", "optimiser")
         )
 
+    def save_named(self, name: str, payload: Payload, numbers: Mapping[str, float] = NO_NUMBERS) -> None:
+        """Keep parts of messages, and numbers, under a name of their own, beside the state."""
+        scalars = {key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()}
+        self._write(self._named(name), to_tensors(payload) | scalars)
+
+    def load_named(self, name: str, remedy: str = FROM_A_COPY) -> tuple[Payload, dict[str, float]] | None:
+        """What `save_named` kept; None where none ever came.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        path = self._named(name)
+        if not path.exists():
+            return None
+        tensors = _read(path, remedy)
+        parts = {key: tensor for key, tensor in tensors.items() if key.startswith("part/")}
+        try:
+            numbers = {key: float(tensor) for key, tensor in tensors.items() if key not in parts}
+            return from_tensors(parts), numbers
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
+
     def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:
         """Keep what the server sent last; training reads it back where a method sends `once`.
 
@@ -231,16 +256,15 @@ class Store:
         Args:
             source_round: the round that made it.
         """
-        path = self.folder / RECEIVED
-        if source_round and path.exists():
+        numbers = {f"{CONSTANT}{name}": value for name, value in constants.items()}
+        if source_round:
+            numbers[MADE] = source_round
             # a damaged one is of no use to anybody
             with suppress(StoreError):
-                tensors = _read(path, AGAIN)
-                if _made_in(tensors) != source_round:
-                    self._write(self.folder / RECEIVED_BEFORE, tensors)
-        numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
-        source = {MADE: torch.tensor(source_round)} if source_round else {}
-        self._write(path, to_tensors(payload) | numbers | source)
+                before = self.load_named(RECEIVED, AGAIN)
+                if before is not None and before[1].get(MADE) != source_round:
+                    self.save_named(RECEIVED_BEFORE, *before)
+        self.save_named(RECEIVED, payload, numbers)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.
@@ -248,11 +272,8 @@ class Store:
         Raises:
             StoreError: the file is damaged.
         """
-        path = self.folder / RECEIVED
-        if not path.exists():
-            return None, {}
-        remedy = "restore it from a copy."
-        return _unpack_received(path, _read(path, remedy), remedy)
+        payload, numbers = self.load_named(RECEIVED) or (None, {})
+        return payload, {name.removeprefix(CONSTANT): number for name, number in numbers.items() if name != MADE}
 
     def load_held(self, source_round: int) -> Payload:
         """What was kept of the downloads that this round made.
@@ -260,57 +281,28 @@ class Store:
         Raises:
             StoreError: the file is lost, damaged or of another round; the server then sends it again.
         """
-        for path in (self.folder / RECEIVED, self.folder / RECEIVED_BEFORE):
-            if path.exists() and _made_in(tensors := _read(path, AGAIN)) == source_round:
-                return _unpack_received(path, tensors, AGAIN)[0]
+        for name in (RECEIVED, RECEIVED_BEFORE):
+            stored = self.load_named(name, AGAIN)
+            if stored is not None and stored[1].get(MADE) == source_round:
+                return stored[0]
         raise StoreError(
-            f"{self.folder / RECEIVED} does not hold what round {source_round} has made, which the server has sent "
+            f"{self._named(RECEIVED)} does not hold what round {source_round} has made, which the server has sent "
             f"already. {AGAIN}",
         )
 
-    def save_pool(self, weight: float, space: Payload | None) -> None:
-        """Keep what the rules `encoder` and `pool` were judged by last, in place of another or a damaged one.
-
-        Args:
-            weight: `ClientState.pool_weight`. space: `ClientState.space`.
-        """
-        tensors = {WEIGHT: torch.tensor(weight, dtype=torch.float64)} | ({} if space is None else to_tensors(space))
-        path = self.folder / POOL
-        with suppress(StoreError):
-            stored = _read(path, "") if path.exists() else {}
-            if stored.keys() == tensors.keys() and all(torch.equal(stored[name], tensors[name]) for name in tensors):
-                return
-        self._write(path, tensors)
-
     def load_pool(self) -> tuple[float, Payload | None]:
-        """What `save_pool` kept; equal weights and None where no evaluation did. Prediction alone reads it: each
-        evaluation chooses its own.
+        """What the rules `encoder` and `pool` were judged by last: `ClientState.pool_weight` and `ClientState.space`;
+        equal weights and None where no evaluation kept it. Prediction alone reads it: each evaluation chooses its own.
 
         Raises:
             StoreError: the file is damaged.
         """
-        path, remedy = self.folder / POOL, "restore it from a copy, or let the run go on."
-        tensors = _read(path, remedy) if path.exists() else {}
-        weight = float(tensors.pop(WEIGHT, torch.tensor(EQUAL_WEIGHT)))
-        return weight, _unpack_received(path, tensors, remedy)[0] if tensors else None
+        space, numbers = self.load_named(POOL, "restore it from a copy, or let the run go on.") or (None, {})
+        return numbers.get(WEIGHT, EQUAL_WEIGHT), space or None
 
-    def save_prototypes(self, name: str, prototypes: PrototypeSet) -> None:
-        """Keep prototypes under a name of their own, beside the state."""
-        self._write(self.folder / f"{name}.safetensors", prototypes.fields())
-
-    def load_prototypes(self, name: str) -> PrototypeSet | None:
-        """What `save_prototypes` kept; None where none ever came.
-
-        Raises:
-            StoreError: the file is damaged.
-        """
-        path = self.folder / f"{name}.safetensors"
-        if not path.exists():
-            return None
-        try:
-            return PrototypeSet(**_read(path, "restore it from a copy."))
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"{path} holds no prototypes ({error}); restore it from a copy.") from None
+    def save_pool(self, weight: float, space: Payload | None) -> None:
+        """The inverse of `load_pool`."""
+        self.save_named(POOL, space or {}, {WEIGHT: weight})
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write client.json once: what prediction needs to know beside the tensors."""
@@ -354,6 +346,9 @@ class Store:
                 "PROTOSPHERE_HOME to a writable folder.",
             ) from None
 
+    def _named(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
@@ -375,22 +370,6 @@ class Store:
             raise StoreError(
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a writable folder.",
             ) from None
-
-
-def _made_in(tensors: Mapping[str, torch.Tensor]) -> int:
-    """The round that made what was received; 0 where nothing says so."""
-    return int(tensors.get(MADE, 0))
-
-
-def _unpack_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -> tuple[Payload, dict[str, float]]:
-    """The payload and the constants of what `save_received` has written into a file."""
-    named = {name: tensor for name, tensor in tensors.items() if name.startswith("constant/")}
-    beside_payload = {*named, MADE}
-    try:
-        payload = from_tensors({name: tensor for name, tensor in tensors.items() if name not in beside_payload})
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
-    return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
 
 
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:

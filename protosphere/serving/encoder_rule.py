@@ -17,7 +17,7 @@ from protosphere.models.text import Tokens, reads_text
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Objective, SpaceObjective
 from protosphere.strategies.release import encoder_scores
-from protosphere.wire.payloads import Payload
+from protosphere.wire.payloads import Payload, prototypes_of
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def judge_of(
     if not run.encodes:
         return None
     if run.private:
-        means = store.load_prototypes(MEANS)
+        stored = store.load_named(MEANS)
+        means = None if stored is None else prototypes_of(stored[0], MEANS)
         if means is None or not len(means):
             return None
         scores: Callable[[Tensor], Tensor | None] = partial(

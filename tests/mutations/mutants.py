@@ -260,8 +260,8 @@ MUTANTS = {
     ),
     "only the newest download is kept": Mutant(
         C + "store.py",
-        "for path in (self.folder / RECEIVED, self.folder / RECEIVED_BEFORE):",
-        "for path in (self.folder / RECEIVED,):",
+        "for name in (RECEIVED, RECEIVED_BEFORE):",
+        "for name in (RECEIVED,):",
         "tests/client_app/test_store.py",
     ),
     "any home will do": Mutant(
