@@ -70,19 +70,15 @@ class Trait:
     remedy: str
 
 
-def agree(
-    answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None, *, enough: bool = True
-) -> Agreement:
+def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
     """Split those who answered into who takes part and who is left out.
 
     Args:
         answers: node and identity, in the order in which they came: of two alike for one partition the first stays.
         terms: without them nothing is asked of the method's messages.
-        enough: whether to refuse too few who fit.
 
     Raises:
-        RosterError: two groups are equally large, which names both; or too few are left, which names the others, and
-            why.
+        RosterError: nobody can take part, or two groups are equally large, which names both.
     """
     left_out: dict[int, tuple[int, str]] = {}
     candidates: list[tuple[int, Identity]] = []
@@ -92,7 +88,7 @@ def agree(
         else:
             candidates.append((node, identity))
 
-    traits = (NUMBER, CLASSES, ENCODER) if terms and terms.encodes else (NUMBER, CLASSES)
+    traits = _list_traits(terms)
     usual = _find_usual(candidates, traits, left_out)
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
@@ -109,45 +105,45 @@ def agree(
         else:
             identities[partition], nodes[partition] = identity, node
 
-    agreement = Agreement(usual.partitions, identities, nodes, left_out)
-    if enough:
-        refuse_few_left(agreement, settings)
-    return agreement
+    return Agreement(usual.partitions, identities, nodes, left_out)
 
 
-def misfit(members: Mapping[int, Identity], newcomer: Identity, settings: Settings, terms: Terms | None) -> str:
-    """Why a client that comes later does not fit in with those who are there; "" where it does."""
-    node_of_newcomer = -1
-    answers = [(partition, member) for partition, member in members.items() if partition != newcomer.partition]
-    try:
-        agreement = agree([*answers, (node_of_newcomer, newcomer)], settings, terms, enough=False)
-    except RosterError as error:
-        return str(error)
-    return agreement.left_out.get(node_of_newcomer, (0, ""))[1]
+def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms | None) -> str:
+    """Why a client that comes later does not fit in; "" where it does.
+
+    Args:
+        member: one of those who are there, who all agree; None where there is no other.
+    """
+    reason = _describe_misfit(newcomer, settings, terms)
+    if reason or member is None:
+        return reason
+    return _describe_difference(newcomer, member, _list_traits(terms))
 
 
-def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
+def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
     """Stop where fewer are left than make the run that was asked for: `min-clients`, else two (one of a run of one) and
-    half of its clients; and as many as a round needs.
+    half of its clients; or where fewer train in a round than it needs.
 
     Raises:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
     """
-    if agreement.identities and not any(identity.trains for identity in agreement.identities.values()):
-        reasons = f" {all_left_out(agreement.left_out)}" if agreement.left_out else ""
-        raise RosterError(
-            f"no client has a single training sample; check `dataset`, `partition` and the shares.{reasons}"
+    number, there = agreement.number, len(agreement.identities)
+    trainers = sum(identity.trains for identity in agreement.identities.values())
+    sampled = settings.count_sampled(trainers)
+    needed = max(1, settings.min_replies)
+    fewest = max(settings.min_clients or max(min(2, number), (number + 1) // 2), needed)
+    if agreement.left_out and there < fewest:
+        problem = f"{there} of {number} clients fit together, and at least {fewest} must."
+    elif not trainers:
+        problem = "no client has a single training sample; check `dataset`, `partition` and the shares."
+    elif sampled < needed:
+        problem = (
+            f"{trainers} clients have training samples and {sampled} of them train in a round, but a round needs "
+            f"{needed}, by `min-replies` {settings.min_replies}; lower that, or raise `fraction-train`."
         )
-    number = agreement.number
-    fewest = settings.min_clients or max(min(2, number), (number + 1) // 2)
-    needed = max(fewest, settings.min_replies, 1)
-    # who is there, but has no rows to train on, is counted where it is known who trains in a round
-    if len(agreement.identities) >= needed or not agreement.left_out:
+    else:
         return
-    raise RosterError(
-        f"{len(agreement.identities)} of {number} clients fit together, and at least {needed} must. "
-        f"{all_left_out(agreement.left_out)} {nobody_for(agreement)}".rstrip()
-    )
+    raise RosterError(" ".join(filter(None, (problem, all_left_out(agreement.left_out), nobody_for(agreement)))))
 
 
 def nobody_for(agreement: Agreement) -> str:
@@ -254,6 +250,10 @@ ENCODER = Trait(
     lambda fingerprint, usual: f"fingerprints {_format_fingerprint(fingerprint)} and {_format_fingerprint(usual)}",
     "all must have the same weights",
 )
+
+
+def _list_traits(terms: Terms | None) -> tuple[Trait, ...]:
+    return (NUMBER, CLASSES, ENCODER) if terms and terms.encodes else (NUMBER, CLASSES)
 
 
 # --- what the server's own settings decide ----------------------------------------------------------------------

@@ -20,6 +20,7 @@ from protosphere.server_app.agreement import (
     Terms,
     agree,
     nobody_for,
+    refuse_too_few,
 )
 from protosphere.server_app.queries import Queries, pause
 from protosphere.wire.payloads import Identity
@@ -80,6 +81,7 @@ class Gathering:
                 break
             pause(answers)
         agreement = agree(self._identities.items(), self.settings, self.terms)
+        refuse_too_few(agreement, self.settings)
         for node, (partition, why) in agreement.left_out.items():
             # of a problem it was said when it came
             if not self._identities[node].problem:
@@ -154,7 +156,7 @@ class Gathering:
     def _count_fitting(self) -> int:
         """How many of those who count towards a start fit together; 0 while two sides are equally large."""
         try:
-            fitting = agree(self._identities.items(), self.settings, self.terms, enough=False).identities.keys()
+            fitting = agree(self._identities.items(), self.settings, self.terms).identities.keys()
         except RosterError:
             return 0
         return len(fitting if self.earlier is None else fitting & self.earlier)

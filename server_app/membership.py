@@ -63,19 +63,13 @@ class Membership:
         newcomers: dict[int, Identity] = {}
         for partition in partitions:
             identity = roster.absent[partition][1]
-            if reason := roster.misfit(identity):
+            reason = roster.misfit(identity)
+            if not reason:
+                reason = self._find_misfit_of_weights({**newcomers, partition: identity}, partition)
+            if reason:
                 self._refuse(partition, number, reason)
             else:
                 newcomers[partition] = identity
-        # whoever does not fit in by its weights does not keep the others out
-        if newcomers and self._find_misfit_of_weights(newcomers):
-            fitting: dict[int, Identity] = {}
-            for partition, identity in newcomers.items():
-                if reason := self._find_misfit_of_weights({**fitting, partition: identity}, partition):
-                    self._refuse(partition, number, reason)
-                else:
-                    fitting[partition] = identity
-            newcomers = fitting
         if not newcomers:
             return
         returning = {partition for partition in newcomers if roster.was_member(partition)}
@@ -95,7 +89,7 @@ class Membership:
         self._believed.update(identities, self._roster.nodes.keys())
         self._half.meet(self._half.num_classes, self._half.dim, self._believed.identities)
 
-    def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
+    def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int) -> str:
         """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
         identities = self._roster.identities
         try:

@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -23,15 +22,13 @@ from protosphere.server_app.agreement import (
     Terms,
     all_left_out,
     misfit,
-    refuse_few_left,
+    refuse_too_few,
 )
 from protosphere.server_app.gathering import Gathering, warn_left_out
 from protosphere.server_app.queries import Queries, pause
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
-
-SPOKESMEN = 3  # members with whom a newcomer has to agree: enough to outvote it
 
 
 def select_clients(settings: Settings, candidates: Sequence[int], server_round: int) -> list[int]:
@@ -42,8 +39,7 @@ def select_clients(settings: Settings, candidates: Sequence[int], server_round: 
     Args:
         candidates: the clients with training samples, in ascending order.
     """
-    count = int(settings.fraction_train * len(candidates) + 0.5)
-    count = min(len(candidates), max(count, 1))
+    count = settings.count_sampled(len(candidates))
     order = torch.randperm(len(candidates), generator=generator(settings.seed, "round", server_round, "sample"))
     return sorted(candidates[index] for index in order[:count].tolist())
 
@@ -113,7 +109,7 @@ class Roster:
         agreement = replace(
             self._agreement, identities=identities, nodes=nodes, left_out=self._agreement.left_out | newly_left_out
         )
-        refuse_few_left(agreement, self.settings)
+        refuse_too_few(agreement, self.settings)
         self._take(agreement)
 
     def leave_out_new(self, started: Sequence[Mapping[str, Any]]) -> None:
@@ -144,22 +140,17 @@ class Roster:
         return {partition: identity for partition, identity in self.identities.items() if partition in self.nodes}
 
     def misfit(self, newcomer: Identity) -> str:
-        """Why a client that comes later does not fit in with the members; "" where it does."""
-        earlier = self.identities.get(newcomer.partition)
-        if newcomer.problem:
-            problem = newcomer.problem.removeprefix(f"client {newcomer.partition}: ")
-            return f"it says: {quoted(problem, LONGEST_PROBLEM)}"
-        if earlier is not None and earlier != newcomer:
-            return "it is another client than the one of its partition before; start a new run with it."
-        if earlier is None and newcomer.partition in self._earlier_entries:
-            try:
-                refuse_changes([self._earlier_entries[newcomer.partition]], [_as_entry(newcomer)])
-            except RosterError as error:
-                return str(error)
-        # where all have left, whoever comes has to fit in with those who were there; all agree, so a few speak for them
-        members = (partition for partition in self.nodes or self.identities if partition != newcomer.partition)
-        some = {partition: self.identities[partition] for partition in islice(members, SPOKESMEN)}
-        return misfit(some, newcomer, self.settings, self.terms)
+        """Why a client that comes later does not fit in with the members, or is another than the one of its partition
+        before; "" where it does."""
+        partition = newcomer.partition
+        # where all have left, whoever comes has to fit in with those who were there; all agree, so one speaks for them
+        others = (self.identities[other] for other in self.nodes or self.identities if other != partition)
+        if reason := misfit(newcomer, next(others, None), self.settings, self.terms):
+            return reason
+        earlier = self._earlier_entries.get(partition)
+        if partition in self.identities:
+            earlier = _as_entry(self.identities[partition])
+        return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
 
     def was_member(self, partition: int) -> bool:
         """Whether it has taken part before, perhaps before the run was cut."""
@@ -353,25 +344,6 @@ def _digest(lines: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
 
 
-def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], sample_size: int) -> None:
-    """Stop before round 1 where a round could never close as the settings want it.
-
-    Args:
-        sample_size: how many clients train in a round.
-
-    Raises:
-        RosterError: names the numbers and the remedy.
-    """
-    needed = max(1, settings.min_replies)
-    if sample_size >= needed:
-        return
-    candidates = sum(identity.trains for identity in identities.values())
-    raise RosterError(
-        f"{candidates} clients have training samples and {sample_size} of them train in a round, but a round needs "
-        f"{needed}, by `min-replies` {settings.min_replies}; lower that, or raise `fraction-train`."
-    )
-
-
 def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_out: str = "") -> None:
     """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
 
@@ -385,19 +357,26 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
         raise RosterError(
             f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
         )
-    for old_client, new_client in zip(old, json.loads(json.dumps(new)), strict=True):
-        for name, value in new_client.items():
-            # what it discloses follows from the settings, and is told in more words by every version; another name
-            # makes no other client
-            if name in ("discloses", "joined", "left", "name"):
-                continue
-            # what clients had no word for when the run was begun is empty
-            if old_client.get(name, type(value)()) != value:
-                raise RosterError(
-                    f"{client_word(new_client['partition'])} is not the one that the run was started with: its {name} "
-                    f"was {_cut(old_client.get(name))} and is now {_cut(value)}; give it back its data, its model and "
-                    "its version of Protosphere, or start a new run."
-                )
+    for old_client, new_client in zip(old, new, strict=True):
+        if reason := describe_change(old_client, new_client):
+            raise RosterError(f"{client_word(new_client['partition'])}: {reason}")
+
+
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """In what a client is not the one that it was, as entries of the roster, and the remedy; "" for nothing."""
+    for name, value in json.loads(json.dumps(new)).items():
+        # what it discloses follows from the settings, and is told in more words by every version; another name makes no
+        # other client
+        if name in ("discloses", "joined", "left", "name"):
+            continue
+        # what clients had no word for when the run was begun is empty
+        earlier = json.loads(json.dumps(old.get(name, type(value)())))
+        if earlier != value:
+            return (
+                f"it is not the one that the run was started with: its {name} was {_cut(earlier)} and is now "
+                f"{_cut(value)}; give it back its data, its model and its version of Protosphere, or start a new run."
+            )
+    return ""
 
 
 def _cut(value: Any) -> str:

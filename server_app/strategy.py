@@ -66,7 +66,7 @@ from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import believed_clients, opening_lines
 from protosphere.server_app.releases import Releases
-from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
+from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
@@ -239,7 +239,6 @@ class PrototypeStrategy(Strategy):
         if not roster.nodes:
             raise RosterError("no client is there from the start; let at least one join before round 1.")
         self.believed = believed_clients(roster, self.half, settings)
-        refuse_too_few(settings, roster.identities, len(self.sample(1)))
         self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
         if roster.is_open:
             self.membership = Membership(settings, self.folder, roster, self.believed, self.half)

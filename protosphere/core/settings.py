@@ -294,6 +294,10 @@ class Settings(BaseModel):
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
     """also send metrics to MLflow: a tracking URI, or true for `MLFLOW_TRACKING_URI`"""
 
+    def count_sampled(self, clients: int) -> int:
+        """How many of so many clients train in a round: one at least."""
+        return min(clients, max(int(self.fraction_train * clients + 0.5), 1))
+
     def measures_ensemble(self, round_number: int, is_last: bool) -> bool:
         """Whether clients answer for the ensemble in the evaluation of this round."""
         if not self.ensemble_every:
@@ -334,10 +338,8 @@ class Settings(BaseModel):
                 f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the clients of the start stay to the "
                 "end; set `min-clients`, too"
             )
-        if 0 < self.clients < self.min_replies:
-            raise ValueError(f"`min-replies` {self.min_replies} must not exceed `clients` {self.clients}")
-        sampled = max(int(self.fraction_train * self.clients + 0.5), 1)
-        if self.clients > 0 and sampled < self.min_replies:
+        sampled = self.count_sampled(self.clients)
+        if 0 < sampled < self.min_replies:
             raise ValueError(
                 f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
                 f"`clients` {self.clients} selects {sampled}; lower it, or raise `fraction-train`"

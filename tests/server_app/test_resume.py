@@ -148,7 +148,7 @@ def other_identity(**changes):
             {},
             other_identity(rows=(30, 4, 6)),
             RosterError,
-            r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\].* version",
+            r"client 1.* was \[20, 4, 6\] and is now \[30, 4, 6\].* version",
         ),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
         (

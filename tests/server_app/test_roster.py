@@ -11,7 +11,7 @@ from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
 from protosphere.server_app import gathering, queries
-from protosphere.server_app.agreement import Terms, agree
+from protosphere.server_app.agreement import Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity
 from protosphere.wire.parts import Exchange
@@ -454,7 +454,10 @@ NO_WEIGHTS = Exchange((), ())
 
 
 def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):
-    return agree(enumerate(identities), checked(Settings, settings or {}), Terms(exchange, **terms))
+    settings = checked(Settings, settings or {})
+    found = agree(enumerate(identities), settings, Terms(exchange, **terms))
+    refuse_too_few(found, settings)
+    return found
 
 
 def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
