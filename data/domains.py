@@ -18,7 +18,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.cache import cached, make_key, read_cached
+from protosphere.data.cache import cached, make_key
 from protosphere.data.decode import Recipe, decode, explaining, read_tables
 from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible
 from protosphere.data.forms.images import in_bytes, resized
@@ -114,22 +114,19 @@ def are_tables(dataset: str) -> bool:
     Raises:
         DataError: what `locate_all` raises.
     """
-    domains = domains_of(dataset)
-    return bool(domains) and _is_table(_locate_each(domains)[0])
+    return is_several(dataset) and _is_table(locate_all(dataset)[0])
 
 
 def locate_all(dataset: str) -> list[str | Folder]:
-    """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names. Reads no data.
+    """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names: all images or
+    arrays, or all tables of one format. Reads no data.
 
     Raises:
         DataError: what `domains_of` and, naming the domain, `locate` raise; a domain of another form than the first.
     """
     domains = domains_of(dataset)
-    return _locate_each(domains) if domains else [locate(dataset)]
-
-
-def _locate_each(domains: Sequence[Domain]) -> list[str | Folder]:
-    """Where the domains lie, which are all images or arrays, or all tables of one format."""
+    if not domains:
+        return [locate(dataset)]
     places: list[str | Folder] = []
     forms = []
     for domain in domains:
@@ -215,16 +212,14 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
             arrays or has no training sample, arrays of another shape or type than the first domain's, and with `same`
             different classes, or, of tables, labels that are not of one task.
     """
-    domains = () if recipe.code is not None else domains_of(recipe.dataset)
+    domains = _find_domains(recipe)
     if not domains:
         return decode(recipe, cache_dir)
-    key = _key_of_all(recipe, domains, classes)
-    are_of_tables = _is_table(locate(domains[0].dataset))
 
     def read(target: Path) -> Samples:
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory(dir=target) as scratch:
-            if are_of_tables:
+            if are_tables(recipe.dataset):
                 with explaining(recipe.dataset, cache_dir):
                     parts, class_names = _read_tables(recipe, domains, classes, Path(scratch))
             else:
@@ -235,22 +230,23 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
         _log.info("combined %s: %d samples in %.1f s", names, len(samples.labels), time.perf_counter() - begin)
         return replace(samples, name=short_name(recipe.dataset))
 
-    return cached(cache_dir, key, read)
+    return cached(cache_dir, key_of_all(recipe, classes), read)
 
 
-def read_cached_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples | None:
-    """What `open_all` gives if the cache in `cache_dir` holds it whole, else None.
+def _find_domains(recipe: Recipe) -> tuple[Domain, ...]:
+    return () if recipe.code is not None else domains_of(recipe.dataset)
+
+
+def key_of_all(recipe: Recipe, classes: str) -> str:
+    """That of the cache entry that `open_all` reads.
 
     Raises:
         DataError: what `locate_all` raises.
     """
-    domains = () if recipe.code is not None else domains_of(recipe.dataset)
-    return read_cached(cache_dir, _key_of_all(recipe, domains, classes) if domains else recipe.key())
-
-
-def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> str:
-    """The cache entry of several domains."""
-    _locate_each(domains)
+    domains = _find_domains(recipe)
+    if not domains:
+        return recipe.key()
+    locate_all(recipe.dataset)
     keys = []
     for domain in domains:
         with _naming(domain.name):
@@ -433,7 +429,7 @@ def _read_tables(
     Raises:
         DataError: another list of classes or columns beside a table than beside the first, what `read_tables` raises.
     """
-    folders = [place for place in _locate_each(domains) if isinstance(place, Folder)]
+    folders = [place for place in locate_all(recipe.dataset) if isinstance(place, Folder)]
     first = folders[0]
     schemas = [(folder.root / SCHEMA).read_bytes() if (folder.root / SCHEMA).is_file() else b"" for folder in folders]
     for domain, folder, schema in zip(domains, folders, schemas, strict=True):

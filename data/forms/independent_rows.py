@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from protosphere.data.forms.labels import numbering
+from protosphere.data.forms.labels import numbering, to_python
 
 
 def usable(
@@ -29,10 +29,10 @@ def usable(
         The numbers of these rows and of their classes, both (m,) int64.
     """
     number_of = numbering(class_names, are_positions)
-    numbers = [number_of(_value(cell)) for cell in labels]
+    numbers = [number_of(to_python(cell)) for cell in labels]
     has_group = [True] * len(numbers)
     if groups is not None:
-        has_group = [_is_group(_value(cell)) for cell in groups]
+        has_group = [_is_group(to_python(cell)) for cell in groups]
     rows = []
     for row, value in enumerate(inputs):
         if numbers[row] is not None and has_group[row] and is_readable(value):
@@ -40,15 +40,8 @@ def usable(
     return np.array(rows, dtype=np.int64), np.array([numbers[row] for row in rows], dtype=np.int64)
 
 
-def _value(cell: Any) -> Any:
-    """None for what is missing or no UTF-8."""
-    try:
-        value = cell.as_py()
-    except UnicodeDecodeError:
-        return None
-    return value.strip() if isinstance(value, str) else value
-
-
 def _is_group(value: Any) -> bool:
     """Whether a value names a group: one missing value makes fractions of all whole numbers of a column."""
-    return value not in (None, "") and (type(value) is not float or (value.is_integer() and abs(value) < 2**63))
+    if isinstance(value, str):
+        return bool(value.strip())
+    return value is not None and (type(value) is not float or (value.is_integer() and abs(value) < 2**63))

@@ -106,7 +106,7 @@ class Key:
         try:
             self.values.validate(full=True)
         except pyarrow.ArrowInvalid:
-            row = next(row for row, value in enumerate(self.values) if not _is_utf8(value))
+            row = next(row for row, value in enumerate(self.values) if value.is_valid and to_python(value) is None)
             raise DataError(f"{self.place(row)} has a {what} that is not UTF-8: write it in UTF-8.") from None
         missing = self.values.is_null()
         if is_string(self.values.type):
@@ -140,12 +140,12 @@ def _unify(cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
     return cells
 
 
-def _is_utf8(value: Any) -> bool:
+def to_python(cell: Any) -> Any:
+    """The value of one of Arrow's cells; None for what is missing or no UTF-8."""
     try:
-        value.as_py()
+        return cell.as_py()
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 def read_keys(

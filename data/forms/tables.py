@@ -22,7 +22,7 @@ from protosphere.data.forms.columns import (
 from protosphere.data.forms.folders import SCHEMA, Folder
 from protosphere.data.forms.images import Stored, decode_images, is_readable, refuse_unsized
 from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import is_string, name_kind, read_keys
+from protosphere.data.forms.labels import is_string, name_kind, read_keys, to_python
 from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
 from protosphere.data.forms.table_schema import Column, TableSchema, join_tables
 from protosphere.data.forms.texts import Texts, write_texts
@@ -249,7 +249,7 @@ class TableReader:
         selected: dict[str, np.ndarray] = {}
         if self.alone:
             for split, table in tables.items():
-                cells = map(_to_python, self.splits[split].cells(inputs))
+                cells = map(to_python, self.splits[split].cells(inputs))
                 is_usable = _is_image if kind == IMAGE else _is_text
                 tables[split], selected[split] = self._select_usable(table, label, cells, is_usable)
 
@@ -373,14 +373,6 @@ def features_of_schema(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:
         return {name: feature for name, feature in noted.items() if isinstance(feature, dict)}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def _to_python(cell: Any) -> Any:
-    """None for what is no UTF-8."""
-    try:
-        return cell.as_py()
-    except UnicodeDecodeError:
-        return None
 
 
 def _is_image(value: Any) -> bool:

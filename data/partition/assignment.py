@@ -12,9 +12,9 @@ import numpy as np
 from protosphere.core.client_names import joined_names
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path, is_several
-from protosphere.data.cache import one_writer
+from protosphere.data.cache import one_writer, read_cached
 from protosphere.data.decode import Recipe, decode
-from protosphere.data.domains import open_all, read_cached_all
+from protosphere.data.domains import key_of_all, open_all
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
@@ -121,7 +121,7 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
     Downloads, decodes and writes nothing.
     """
     try:
-        data = read_cached_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
+        data = read_cached(cache_dir, key_of_all(_recipe(spec, spec.dataset), spec.classes))
     except DataError:
         return None
     if data is None:
