@@ -389,19 +389,3 @@ class Client:
         if self.encoded is not None:
             description |= self.encoded.description
         return description
-
-    def restore(self, run: str) -> ClientState:
-        """The newest state that this client left in a run, for looking at it from outside.
-
-        Raises:
-            SettingError: when it left none.
-        """
-        store = self.store(run)
-        generations = store.generations()
-        if not generations:
-            raise SettingError(f"client {self.partition} left no state in {store.folder}.")
-        state = self._new_state()
-        store.load_into(state, generations[0], self.device)
-        state.pool_weight, state.space = store.load_pool()
-        self._measure_late(state)
-        return state

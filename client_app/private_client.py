@@ -36,12 +36,12 @@ MEANS = "encoder-means"  # in the client's store
 NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-delta."
 
 
-def site_ledger(node: NodeConfig | None = None) -> Ledger:
-    """The ledger of this home, with the limit that the node config states."""
-    return Ledger(home() / "privacy", None if node is None else _read_limit(node))
+def site_ledger() -> Ledger:
+    """The ledger of this home."""
+    return Ledger(home() / "privacy")
 
 
-def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
+def private_spec(settings: Settings, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
     """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own, and its
     classes listed, so that none is made of a row.
 
@@ -85,7 +85,7 @@ class PrivateClient(Client):
             raise PrivacyError(NO_LIMIT)
 
     def _data_spec(self, spec: DataSpec) -> DataSpec:
-        return private_spec(self.settings, self.node, spec, bool(self.own_data), simulated())
+        return private_spec(self.settings, spec, bool(self.own_data), simulated())
 
     @property
     def _is_site(self) -> bool:

@@ -28,7 +28,6 @@ __all__ = [
     "check_model",
     "model_for",
     "model_names",
-    "num_parameters",
     "reads_text",
     "same_inputs",
     "seed_name",
@@ -139,11 +138,6 @@ def build(
     network.feature_activation = feature_activation
     network.input_shape = input_shape
     return network
-
-
-def num_parameters(model: nn.Module) -> int:
-    """How many numbers a model learns."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _check_name(name: str) -> None:

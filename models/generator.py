@@ -36,9 +36,9 @@ class Generator(nn.Module):
         # drawn on the CPU: the same on every device
         return torch.rand(rows, self.noise_dim, generator=generator).to(self.held.device)
 
-    def labels(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+    def labels(self, rows: int) -> Tensor:
         """(n,) int64, uniform over the held classes, of which there is one at least."""
-        place = (torch.rand(rows, generator=generator).to(self.held.device) * self.held.sum()).floor()
+        place = (torch.rand(rows).to(self.held.device) * self.held.sum()).floor()
         return torch.searchsorted(self.held.cumsum(0), place, right=True).clamp(max=self.num_classes - 1)
 
 

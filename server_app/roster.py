@@ -230,7 +230,7 @@ class Roster:
         candidates = [partition for partition, identity in sorted(self.members().items()) if identity.trains]
         return select_clients(self.settings, candidates, server_round)
 
-    def refresh(self, grid: Grid, server_round: int) -> None:
+    def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `QUERY_TIMEOUT`."""
         self.listed_nodes = frozenset(grid.get_node_ids())
         self.queries.ask(grid, self.listed_nodes)

@@ -304,7 +304,7 @@ class PrototypeStrategy(Strategy):
             RunError: the method fails everywhere, or too many rounds in a row have failed.
         """
         began = time.monotonic()
-        self.roster.refresh(grid, number)
+        self.roster.refresh(grid)
         if self.membership is not None:
             self.membership.refresh(number)
         messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
@@ -401,7 +401,7 @@ class PrototypeStrategy(Strategy):
         if self.stop_reason:
             log.info("stopped after round %d by %s", self.state.last_round, self.stop_reason)
         began = time.monotonic()
-        self.roster.refresh(grid, self.state.last_round)
+        self.roster.refresh(grid)
         evaluated = self._evaluate(grid, line, result, is_last=True)
         if evaluated < sum("evaluation" in client for client in before["clients"].values()):
             line = before | {name: line[name] for name in ("last", "bytes", "problems")}

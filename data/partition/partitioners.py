@@ -6,7 +6,6 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 
-PARTITIONS = ("iid", "dirichlet", "pathological")
 # draws of one generator, and generators: 1001 draws in all; so many draws has one partitioner of flwr-datasets
 _DRAWS, _ATTEMPTS = 11, 91
 
@@ -31,7 +30,7 @@ def partition_rows(
     Args:
         labels: (n,) int, the class of each row.
         num_partitions: number of clients, 1 to n.
-        scheme: one of PARTITIONS.
+        scheme: one of these three.
         alpha: concentration of the Dirichlet distribution, above 0: small is skewed.
         self_balancing: whether a client that has more than an even share of all rows gets none of the classes to come
             (`dirichlet`).

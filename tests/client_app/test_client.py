@@ -12,6 +12,7 @@ from protosphere.client_app.train import DivergenceError
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
 from protosphere.wire.payloads import Instruction
+from tests.client_app.restored import restored
 from tests.payloads import lone, payload
 
 CPU = torch.device("cpu")
@@ -188,7 +189,8 @@ def test_a_round_that_no_evaluation_follows_leaves_no_prototypes_and_a_look_from
     trained = open_trained(home / "clients" / "a-run" / "0")
     assert "`evaluate-every` is 2" in trained.notices[0]
     assert trained.rules() == ("classifier",)
-    late = client(settings=rare).restore("a-run")
-    assert torch.equal(late.prototypes.vectors, client().restore("often").prototypes.vectors)
-    assert torch.equal(late.covariance, client().restore("often").covariance)
+    late = restored(client(settings=rare), "a-run")
+    expected = restored(client(), "often")
+    assert torch.equal(late.prototypes.vectors, expected.prototypes.vectors)
+    assert torch.equal(late.covariance, expected.covariance)
     assert client(settings=rare).train(ask(2)).training.prototype_norm > 0 < often.training.prototype_norm

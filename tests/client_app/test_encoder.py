@@ -14,6 +14,7 @@ from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
 from protosphere.strategies.encoder_space import choose_weight
+from tests.client_app.restored import restored
 
 QUICK = {"models": "tiny_perceptron", "feature-dim": 10, "max-samples": 300, "rounds": 2, "device": "cpu", "clients": 3}
 CLIENTS = 3
@@ -71,7 +72,7 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
     for partition in range(CLIENTS):
         node = {"partition-id": partition, "num-partitions": CLIENTS}
         client = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings()))
-        data, state = client.data, client.restore(folder.name)
+        data, state = client.data, restored(client, folder.name)
         encoder = public_encoder("random", tuple(data.transform.shape), QUICK["feature-dim"])
 
         def directions_of(rows, data=data, encoder=encoder):

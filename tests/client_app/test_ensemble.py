@@ -13,6 +13,7 @@ from protosphere.data.client_data import rows_of
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Instruction
+from tests.client_app.restored import restored
 from tests.payloads import payload
 
 ON_SPHERE = {"fedpagr": "fedpagr.temperature", "fedproc": "fedproc.temperature"}
@@ -86,7 +87,7 @@ def test_all_clients_answer_for_the_shared_rows(client, decoded_cache):
     for partition in range(4):
         made = client(partition, ENSEMBLE)
         answer = torch.from_numpy(made.evaluate(ask(0)).ensemble.numpy())
-        state = made.restore("a-run")
+        state = restored(made, "a-run")
         expected = predict(made.objective, state, rows, made.data.transform).to(torch.float16)
         assert torch.equal(answer, expected)
 

@@ -14,7 +14,7 @@ from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 from protosphere.core.errors import DataError
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.data.partition.groups import Units
-from protosphere.data.partition.partitioners import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows, split_rows
 from protosphere.data.partition.table import table_rows
 from tests.data.draws import alike, disjoint, made
 
@@ -26,7 +26,7 @@ def deal(scheme, labels=LABELS, clients=8, **settings):
     return partition_rows(labels, clients, scheme, **USUAL | settings)
 
 
-@pytest.mark.parametrize("scheme", PARTITIONS)
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
 def test_every_row_belongs_to_exactly_one_client_and_the_seed_alone_decides(scheme):
     first, again, other = deal(scheme), deal(scheme), deal(scheme, seed=1)
     for parts in (first, other):

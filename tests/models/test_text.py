@@ -84,7 +84,6 @@ def test_exactly_the_layers_asked_for_learn_and_move(folder: Path, asked: int | 
     optimiser.step()
     moved = {key for key, parameter in model.named_parameters() if not torch.equal(parameter, before[key])}
     assert moved == learning(model)
-    assert models.num_parameters(model) == sum(before[key].numel() for key in moved)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -266,7 +266,7 @@ def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1, class_names=("a", "b", "c")), 70: identity(2)})
     roster = gathered(grid)
     grid.add(61, identity(1))
-    roster.refresh(grid, 2)
+    roster.refresh(grid)
     assert roster.nodes == {0: 50, 2: 70}
     assert roster.identities.keys() == {0, 2}
     assert "node 61 is left out: partition 1 was left out when the run began" in caplog.text
@@ -377,15 +377,15 @@ def test_a_restarted_node_takes_over_its_partition_once_the_old_one_is_gone(runn
     grid, roster = running
     grid.add(61, identity(1), seconds=2)
     with caplog.at_level(logging.INFO, "protosphere"):
-        roster.refresh(grid, 2)
-        roster.refresh(grid, 3)
+        roster.refresh(grid)
+        roster.refresh(grid)
     assert roster.nodes == {0: 50, 1: 60, 2: 70}
     waits = "node 61 waits: node 60 answers for partition 1, and Flower still lists it"
     assert [record.getMessage() for record in caplog.records] == [waits]
     caplog.clear()
     grid.gone |= {60}
     with caplog.at_level(logging.INFO, "protosphere"):
-        roster.refresh(grid, 4)
+        roster.refresh(grid)
     assert [record.getMessage() for record in caplog.records] == ["partition 1 is back as node 61"]
     assert roster.nodes == {0: 50, 1: 61, 2: 70}
 
@@ -394,13 +394,13 @@ def test_a_node_stands_for_one_partition_of_a_run(running, caplog):
     grid, roster = running
     grid.add(61, identity(1))
     grid.gone |= {60}
-    roster.refresh(grid, 2)
+    roster.refresh(grid)
     # it comes back, and says that it is another's client, whose node has gone
     grid.gone |= {70}
     grid.add(61, identity(2))
     roster.queries.forget(61)
     with caplog.at_level(logging.WARNING, "protosphere"):
-        roster.refresh(grid, 3)
+        roster.refresh(grid)
     assert roster.nodes == {0: 50, 1: 61, 2: 70}
     assert "node 61 is left out: it has answered for partition 1, and a node stands for one partition" in caplog.text
 
@@ -421,7 +421,7 @@ def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said
     grid, roster = running
     grid.add(61, answer)
     with caplog.at_level(logging.WARNING, "protosphere"):
-        roster.refresh(grid, 2)
+        roster.refresh(grid)
     assert roster.nodes == {0: 50, 1: 60, 2: 70}
     assert roster.identities == {p: identity(p) for p in range(3)}
     assert "node 61" in caplog.text
@@ -432,17 +432,17 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     grid, roster = running
     grid.add(61, identity(1), seconds=45)
     before, asked = clock.now, list(grid.queries)
-    roster.refresh(grid, 2)
+    roster.refresh(grid)
     assert clock.now - before == pytest.approx(queries.QUERY_TIMEOUT, abs=0.2)
     assert grid.queries == [*asked, 61]
     assert roster.nodes[1] == 60
     before = clock.now
-    roster.refresh(grid, 2)
+    roster.refresh(grid)
     assert (clock.now, roster.nodes[1]) == (before, 60)
     assert caplog.text.count("node 61 did not say who it is within 30 seconds") == 1
     clock.sleep(20)
     grid.gone |= {60}
-    roster.refresh(grid, 2)
+    roster.refresh(grid)
     assert roster.nodes[1] == 61
     assert grid.queries.count(61) == 1
 
