@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context
 
 from protosphere.client_app.encoder import Encoded, SpaceScores, encoded_of
-from protosphere.client_app.ensemble import ensemble_answer
+from protosphere.client_app.ensemble import ensemble_answer, ensemble_rows
 from protosphere.client_app.evaluate import DivergenceError, Measures, evaluate, measure
 from protosphere.client_app.public_errors import public_words
 from protosphere.client_app.site import (
@@ -37,7 +37,7 @@ from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
 from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
-from protosphere.data.client_data import client_data
+from protosphere.data.client_data import Rows, client_data
 from protosphere.data.partition.assignment import DataSpec
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
@@ -93,6 +93,7 @@ class Client:
                 '"float32".'
             )
         self._load_data()
+        self._ensemble_rows: Rows | None = None  # the shared test set, from the first time that it is asked for
         self.begin_message()
         self._refuse_companion(companion_of(self.objective))
         self.encoded: Encoded | None = None
@@ -317,9 +318,9 @@ class Client:
         evaluation = evaluate(objective, state, self.data, received, space_scores, measures)
         report = Report(self.partition, round_number, evaluation=evaluation)
         if self.settings.measures_ensemble(round_number, instruction.last):
-            answer = ensemble_answer(
-                self.settings, self.partitions, objective, judged, self.data.transform, self.tokens
-            )
+            if self._ensemble_rows is None:
+                self._ensemble_rows = ensemble_rows(self.settings, self.partitions, self.device, self.tokens)
+            answer = ensemble_answer(objective, judged, self._ensemble_rows, self.data.transform)
             report = replace(report, ensemble=answer)
         self._keep_state(instruction.run, made_in, state)
         return report

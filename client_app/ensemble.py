@@ -12,15 +12,8 @@ from protosphere.models.text import Tokens
 from protosphere.strategies.contract import ClientState, Objective
 
 
-def ensemble_answer(
-    settings: Settings,
-    clients: int,
-    objective: Objective,
-    state: ClientState,
-    transform: Transform,
-    tokens: Tokens | None,
-) -> Array | None:
-    """What crosses of class probabilities, (n, K) float16; None where the method can predict no class yet.
+def ensemble_rows(settings: Settings, clients: int, device: torch.device, tokens: Tokens | None) -> Rows:
+    """The shared test set of a simulation as a client's model takes it.
 
     Args:
         tokens: what the client's model reads texts with; None for other samples.
@@ -28,8 +21,11 @@ def ensemble_answer(
     Raises:
         DataError: the shared test set cannot be read.
     """
-    device = next(state.module.parameters()).device
-    rows = rows_of(*shared_test_set(settings, clients), device, tokens)
+    return rows_of(*shared_test_set(settings, clients), device, tokens)
+
+
+def ensemble_answer(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Array | None:
+    """What crosses of class probabilities, (n, K) float16; None where the method can predict no class yet."""
     probabilities = predict(objective, state, rows, transform)
     return None if probabilities is None else Array(probabilities.cpu().to(torch.float16).numpy())
 

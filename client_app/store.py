@@ -29,7 +29,7 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
-FORMAT = 2  # of client.json, and of the states beside it
+FORMAT = 3  # of client.json, and of the states beside it
 
 
 def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class Store:
         try:
             numbers = {key: float(tensor) for key, tensor in tensors.items() if key not in parts}
             return from_tensors(parts), numbers
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
 
     def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:

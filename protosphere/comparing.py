@@ -199,8 +199,9 @@ def carry_out(
     """
     say = line_printer(quiet)
     with folder.hold():
-        if any(folder.run_of(trial) is None for trial in trials):
-            refuse_changed(folder.path, trials)
+        finished = [trial for trial in trials if folder.run_of(trial) is not None]
+        if len(finished) < len(trials):
+            refuse_changed(folder.path, trials, finished)
         ended = run_trials(folder, trials, executor, say, workers=workers, reports=reports, keep_models=keep_models)
         return ended, write_all(folder, spec, trials)
 

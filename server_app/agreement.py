@@ -120,9 +120,12 @@ def misfit(newcomer: Identity, member: Identity | None, settings: Settings, term
     return _describe_difference(newcomer, member, _list_traits(terms))
 
 
-def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
+def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int | None = None) -> None:
     """Stop where fewer are left than make the run that was asked for: `min-clients`, else two (one of a run of one) and
     half of its clients; or where fewer train in a round than it needs.
+
+    Args:
+        number_before: of a run that is resumed, how many clients it had: `min-clients` asks for no more.
 
     Raises:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
@@ -131,7 +134,10 @@ def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
     trainers = sum(identity.trains for identity in agreement.identities.values())
     sampled = settings.count_sampled(trainers)
     needed = max(1, settings.min_replies)
-    fewest = max(settings.min_clients or max(min(2, number), (number + 1) // 2), needed)
+    fewest = settings.min_clients or max(min(2, number), (number + 1) // 2)
+    if number_before is not None and settings.min_clients:
+        fewest = min(fewest, number_before)
+    fewest = max(fewest, needed)
     if agreement.left_out and there < fewest:
         problem = f"{there} of {number} clients fit together, and at least {fewest} must."
     elif not trainers:

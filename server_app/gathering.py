@@ -81,7 +81,7 @@ class Gathering:
                 break
             pause(answers)
         agreement = agree(self._identities.items(), self.settings, self.terms)
-        refuse_too_few(agreement, self.settings)
+        refuse_too_few(agreement, self.settings, None if self.earlier is None else len(self.earlier))
         for node, (partition, why) in agreement.left_out.items():
             # of a problem it was said when it came
             if not self._identities[node].problem:

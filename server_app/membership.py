@@ -60,16 +60,22 @@ class Membership:
     def _admit(self, partitions: Sequence[int], number: int) -> None:
         """Make members of those who fit in with the others."""
         roster = self._roster
-        newcomers: dict[int, Identity] = {}
+        candidates: dict[int, Identity] = {}
         for partition in partitions:
             identity = roster.absent[partition][1]
-            reason = roster.misfit(identity)
-            if not reason:
-                reason = self._find_misfit_of_weights({**newcomers, partition: identity}, partition)
-            if reason:
+            if reason := roster.misfit(identity):
                 self._refuse(partition, number, reason)
             else:
-                newcomers[partition] = identity
+                candidates[partition] = identity
+        newcomers = dict(candidates)
+        # whoever does not fit in by its weights does not keep the others out; mostly all do
+        if candidates and self._find_misfit_of_weights(candidates):
+            newcomers = {}
+            for partition, identity in candidates.items():
+                if reason := self._find_misfit_of_weights({**newcomers, partition: identity}, partition):
+                    self._refuse(partition, number, reason)
+                else:
+                    newcomers[partition] = identity
         if not newcomers:
             return
         returning = {partition for partition in newcomers if roster.was_member(partition)}
@@ -89,7 +95,7 @@ class Membership:
         self._believed.update(identities, self._roster.nodes.keys())
         self._half.meet(self._half.num_classes, self._half.dim, self._believed.identities)
 
-    def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int) -> str:
+    def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
         """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
         identities = self._roster.identities
         try:

@@ -29,8 +29,6 @@ CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
 FORMER_MEMBERS = {
     "released": "under `privacy` `upload` gets a state that holds the release",
     "norm_scale": "`sums` and `factor` of a Part say how long vectors may be",
-    "scales": "an Outcome has `scales`",
-    "global_prototypes": "an Outcome has `prototypes`",
     "added_modules": "parameters are counted before `build`",
     "of_features": "a Method has `uploads_features`",
     "of_prototypes": "a Method has `reads_prototypes`",

@@ -11,7 +11,7 @@ from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
 from protosphere.server_app import gathering, queries
-from protosphere.server_app.agreement import Terms, agree, refuse_too_few
+from protosphere.server_app.agreement import Agreement, Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity
 from protosphere.wire.parts import Exchange
@@ -451,6 +451,15 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 
 
 NO_WEIGHTS = Exchange((), ())
+
+
+def test_a_resumed_run_needs_no_more_clients_than_it_had_also_where_a_stranger_is_left_out():
+    settings = checked(Settings, {"min-clients": 3})
+    identities = {partition: Identity(partition, 4, rows=(9, 0, 9)) for partition in range(2)}
+    found = Agreement(4, identities, {0: 10, 1: 11}, {12: (2, "it has no data.")})
+    refuse_too_few(found, settings, number_before=2)
+    with pytest.raises(RosterError, match="2 of 4 clients fit together, and at least 3 must"):
+        refuse_too_few(found, settings)
 
 
 def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):

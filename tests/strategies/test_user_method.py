@@ -147,7 +147,8 @@ METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | 
 
 
 @pytest.mark.parametrize(
-    ("half", "place", "name"), [("PullObjective", "objective", "released"), ("ServerHalf", "server", "scales")]
+    ("half", "place", "name"),
+    [("PullObjective", "objective", "released"), ("ServerHalf", "server", "ignored_settings")],
 )
 def test_a_member_of_the_contract_as_it_was_is_refused_by_its_name(tmp_path, half, place, name):
     (tmp_path / "mine.py").write_text(FORMER.format(half=half, place=place, name=name))
