@@ -133,7 +133,7 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
 
 
 def _client_of(context: Context) -> Client:
-    """The client that a context stands for, built once a process and run: a notebook may mend a file between runs."""
+    """The client that a context stands for, built once per process and run: the next run reads changed files anew."""
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.use(key)

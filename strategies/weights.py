@@ -337,6 +337,12 @@ class AveragedWeights(m.ServerHalf):
         return ", ".join(named)
 
 
+class AveragedCompanions(AveragedWeights):
+    """Server half of methods whose clients share a second model of their own architecture."""
+
+    of_one_model = (COMPANION,)
+
+
 # the row of a method of this family, of which each replaces what is its own
 AVERAGING = m.Method(
     server=AveragedWeights,
@@ -347,9 +353,3 @@ AVERAGING = m.Method(
     reads_prototypes=False,
     ignored_settings=lambda options: frozenset(),
 )
-
-
-class AveragedCompanions(AveragedWeights):
-    """Server half of methods whose clients share a second model of their own architecture."""
-
-    of_one_model = (COMPANION,)

@@ -63,7 +63,8 @@ def test_files_are_those_that_a_reader_sees(place):
     (place / "linked").mkdir()
     (place / "linked" / "class").symlink_to(place / "sites" / "south")
     (place / "linked" / "class" / "back").symlink_to(place / "linked")
-    changes = {f"{place}/linked": "sites/south/train.csv", f"{place}/sites/north/train.csv": "classes"}
+    (place / "sites" / "south" / "scan.png").write_text("1")
+    changes = {f"{place}/linked": "sites/south/scan.png", f"{place}/sites/north/train.csv": "classes"}
     for dataset, changed in changes.items():
         trials = trials_of(place, dataset)
         refuse_changed(place / "comparison", trials, [])
