@@ -6,7 +6,7 @@ discriminant. The discriminant comes down in every round, since what came down b
 There are none of these in round 1, whatever `protonorm.initial-directions` says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from protosphere import method as m
@@ -35,10 +35,10 @@ class JoinedObjective(protosphere.ProtosphereObjective):
 class Joined(protosphere.Protosphere):
     """Server half: both, side by side."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """What either half refuses."""
-        super().check(num_classes, dim)
-        protonorm.ProtoNorm(self.settings, self.options).check(num_classes, dim)
+        private = protonorm.ProtoNorm(self.settings, self.options).check(num_classes, dim)
+        return (*private, *super().check(num_classes, dim))
 
     def _models(self) -> protonorm.ProtoNorm:
         half = protonorm.ProtoNorm(self.settings, self.options)

@@ -2,13 +2,14 @@
 
 import torch
 from flwr.app import Array
-from torch import Tensor
+from torch import Tensor, softmax
 
-from protosphere.client_app.evaluate import features_of
+from protosphere.client_app.evaluate import classifier_scores, features_of
 from protosphere.core.settings import Settings
 from protosphere.data.client_data import Rows, Transform, rows_of
 from protosphere.data.from_settings import shared_test_set
 from protosphere.models.text import Tokens
+from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import ClientState, Objective
 
 
@@ -33,4 +34,7 @@ def ensemble_answer(objective: Objective, state: ClientState, rows: Rows, transf
 @torch.no_grad()
 def predict(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor | None:
     """Class probabilities of all rows, (n, K); None where the method can predict no class yet."""
-    return objective.probabilities(state, features_of(objective, state, rows, transform))
+    z = features_of(objective, state, rows, transform)
+    if isinstance(objective, ConsensusObjective):
+        return objective.ensemble_probabilities(state, z)
+    return softmax(classifier_scores(objective, state, z).float(), dim=1)

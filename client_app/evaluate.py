@@ -244,15 +244,25 @@ def _predict(
 def received_scores(objective: Objective, received: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
     `received-<rule>` each of the method's own rules."""
-    method_scores = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(received, z).items()}
-    return {RECEIVED: objective.logits(received, z), **method_scores}
+    scores = {"classifier": received.module.classify(z), **objective.scores(received, z)}
+    return {RECEIVED if rule == "classifier" else f"{RECEIVED}-{rule}": values for rule, values in scores.items()}
+
+
+def classifier_scores(objective: Objective, state: ClientState, z: Tensor) -> Tensor:
+    """What the rule `classifier` scores, (n, K): the method's own, or the model's."""
+    own_scores = objective.scores(state, z).get("classifier")
+    if own_scores is not None:
+        return own_scores
+    scores: Tensor = state.module.classify(z)
+    return scores
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-    """Rule -> (n, K), where there is float64. A rule whose ingredients a client lacks is missing."""
+    """Rule -> (n, K), where there is float64. A rule whose ingredients a client lacks is missing. What the method says
+    of a rule goes before what all methods have."""
     num_classes, device = objective.num_classes, exact_on(z.device)
     points = z.to(device)
-    scores = {"classifier": objective.logits(state, z)}
+    scores = {"classifier": state.module.classify(z)}
     if state.prototypes is not None:
         scores["local-prototypes"] = nearest_scores(points, *state.prototypes.table(num_classes))
     if state.prototypes is not None and state.covariance is not None:

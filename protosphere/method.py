@@ -48,6 +48,7 @@ from protosphere.strategies.contract import Pulled as Pulled
 from protosphere.strategies.contract import PullObjective as PullObjective
 from protosphere.strategies.contract import ServerHalf as ServerHalf
 from protosphere.strategies.contract import SpaceObjective as SpaceObjective
+from protosphere.strategies.contract import SparseServer as SparseServer
 from protosphere.strategies.contract import State as State
 from protosphere.strategies.contract import WeightsObjective as WeightsObjective
 from protosphere.strategies.contract import as_state as as_state

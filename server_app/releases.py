@@ -7,7 +7,7 @@ from torch import Tensor
 
 from protosphere.core.settings import Settings
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import ServerHalf
+from protosphere.strategies.contract import ServerHalf, whole_vectors
 from protosphere.strategies.release import encoder_means, join_means, with_classes
 from protosphere.wire.payloads import Payload
 
@@ -44,7 +44,7 @@ class Releases:
     def take(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """The uploads that the method is to aggregate; their means are kept."""
         released = with_classes(uploads)
-        self.means = encoder_means(self._half.expand(released), self._settings.privacy_scale, self.means)
+        self.means = encoder_means(whole_vectors(self._half, released), self._settings.privacy_scale, self.means)
         return released
 
     def beside(self, download: Payload | None, dim: int) -> Payload | None:

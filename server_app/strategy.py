@@ -68,7 +68,14 @@ from protosphere.server_app.opening import believed_clients, opening_lines
 from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
-from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
+from protosphere.strategies.contract import (
+    ROUND_OF_JOINING,
+    Outcome,
+    ServerHalf,
+    own_round,
+    to_everyone,
+    whole_vectors,
+)
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS
 from protosphere.wire.parts import Part
@@ -261,7 +268,7 @@ class PrototypeStrategy(Strategy):
         further_lines = self.releases.opening() if self.releases is not None else ()
         for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
             log.info(line)
-        for notice in (*self.believed.notices(), *self.half.notices()):
+        for notice in (*self.believed.notices(), *self.half.notices):
             log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
@@ -558,10 +565,10 @@ class PrototypeStrategy(Strategy):
         """Keep the prototypes that came and went in this round, for the report."""
         # of this round alone: what is shown is named after it
         prototypes = outcome.prototypes
-        downloads = self.half.expand(self.state.downloads) if prototypes is None else to_everyone(prototypes)
+        downloads = whole_vectors(self.half, self.state.downloads) if prototypes is None else to_everyone(prototypes)
         if not uploads and prototypes is None:
             return
-        tensors, counts = snapshots.snapshot(self.half.expand(uploads), downloads, *outcome.scales)
+        tensors, counts = snapshots.snapshot(whole_vectors(self.half, uploads), downloads, *outcome.scales)
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
@@ -569,7 +576,7 @@ class PrototypeStrategy(Strategy):
         """The server's figures of a round."""
         separation = {}
         if self.run.exchange.pointwise:
-            separation = snapshots.separation_of(self.half.expand(outcome.downloads), outcome.scales[0])
+            separation = snapshots.separation_of(whole_vectors(self.half, outcome.downloads), outcome.scales[0])
         all_figures = {**outcome.figures, **separation}
         # JSON has no infinity
         return {

@@ -7,6 +7,7 @@ The companion is drawn from the run's seed alone, so it starts alike everywhere.
 figure of a run.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -71,15 +72,16 @@ def companion_of(objective: m.Objective) -> str:
 class MeanOfCompanions(AveragedWeights):
     """Server half: one group of all clients, in which each counts the same unless the method says otherwise."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """All clients have to have built the same companion."""
-        super().check(num_classes, dim)
+        notices = super().check(num_classes, dim)
         other = next((p for p in self.identities if self.group(p) != self.group(next(iter(self.identities)))), None)
         if other is not None:
             raise m.SettingError(
                 f"setting `{self.settings.strategy}.companion`: client {other} has built another companion than the "
                 "first client, with other tensors; give every client the same version of this program and the model."
             )
+        return notices
 
     @property
     def weighting(self) -> str:

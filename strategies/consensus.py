@@ -39,8 +39,9 @@ class ConsensusObjective(m.Objective):
         """The consensus projection head on any extractor, and a classifier in the consensus space."""
         return ConsensusModel(model, seed, self.consensus_options.dropout)
 
-    def probabilities(self, state: m.ClientState, z: Tensor) -> Tensor | None:
-        """The softmax of z P^T over the temperature; None before there is a prototype."""
+    def ensemble_probabilities(self, state: m.ClientState, z: Tensor) -> Tensor | None:
+        """Of the ensemble that the paper measures, (n, d) -> (n, K): the softmax of z P^T over the temperature; None
+        before there is a prototype."""
         if state.table is None:
             return None
         return prototype_probabilities(z, *state.table, temperature=self.consensus_options.temperature)

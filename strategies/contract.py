@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
-from torch.nn.functional import softmax
 
 from protosphere.core.settings import RULES, STRICT, Settings
 from protosphere.core.text import class_word
@@ -214,16 +213,6 @@ class Objective:
         z: Tensor = state.module.features(inputs)
         return z
 
-    def logits(self, state: ClientState, z: Tensor) -> Tensor:
-        """The classifier's answer: (n, d) -> (n, K)."""
-        logits: Tensor = state.module.classify(z)
-        return logits
-
-    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
-        """For the ensemble, (n, d) -> (n, K): the classifier's softmax; 0 for a class that the method cannot predict,
-        None where it can predict none yet."""
-        return softmax(self.logits(state, z).float(), dim=1)
-
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """What leaves the client after training; nothing by default.
 
@@ -237,7 +226,8 @@ class Objective:
         return state
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-        """Prediction rules beyond the common four: rule -> (n, K)."""
+        """Prediction rules beyond the common four: rule -> (n, K). Also `classifier`, where that is another than the
+        model's own."""
         return {}
 
 
@@ -337,9 +327,9 @@ class ServerHalf:
     Attributes:
         settings, options: the run's.
         shared_settings: prefix -> settings that all methods of such a server have, beside their own.
-        num_classes, dim: K and d. identities: partition -> who the client said it is. constants: what
-            `begin` gave when the run began. All known from `meet` on. group_names: what groups of clients
-            are called, by what they have in common, where the method has groups; it outlasts a resume.
+        num_classes, dim: K and d. identities: partition -> who the client said it is. notices: what `check` gave.
+            constants: what `begin` gave when the run began. All known from `meet` on. group_names: what groups of
+            clients are called, by what they have in common, where the method has groups; it outlasts a resume.
     """
 
     shared_settings: Mapping[str, type] = MappingProxyType({})
@@ -350,6 +340,7 @@ class ServerHalf:
         self.settings = settings
         self.options = options
         self.identities: Mapping[int, Identity] = {}
+        self.notices: tuple[str, ...] = ()
         self.constants: Mapping[str, float] = {}
         self.group_names: dict[str, int] = {}
 
@@ -360,7 +351,7 @@ class ServerHalf:
             SettingError: of `check`.
         """
         self.num_classes, self.dim, self.identities = num_classes, dim, identities
-        self.check(num_classes, dim)
+        self.notices = tuple(self.check(num_classes, dim) or ())
 
     def try_meeting(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
         """Meet clients of whom some may have to stay outside: groups that are formed in it get no lasting name.
@@ -382,12 +373,10 @@ class ServerHalf:
 
     # --- what a method overrides ----------------------------------------------------------------------
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Refuse, before round 1 and when clients join, a K, a d or clients that the method cannot work with (raise
-        SettingError)."""
-
-    def notices(self) -> Sequence[str]:
-        """Sentences for the person who starts the run, where a setting does less than its name says."""
+        SettingError). Gives sentences for the person who starts the run, where a setting does less than its name
+        says."""
         return ()
 
     def begin(self) -> Outcome:
@@ -419,9 +408,18 @@ class ServerHalf:
         """From the round's uploads, by ascending partition, to the next downloads."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
+
+class SparseServer(ServerHalf):
+    """Server half of a method that sends less than whole vectors of the feature space."""
+
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
-        """Uploads or downloads as vectors of the feature space, of a method that sends less of them."""
-        return payloads
+        """Uploads or downloads as whole vectors, for pictures and for what a private release tells."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its vectors are in the feature space")
+
+
+def whole_vectors(half: ServerHalf, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
+    """Uploads or downloads of any method as whole vectors of the feature space."""
+    return half.expand(payloads) if isinstance(half, SparseServer) else payloads
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ up to 1, is ours.
 The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated
@@ -163,15 +163,16 @@ class Fed3R(OneExchange):
 
     objective = Fed3RObjective
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Robust centres are of means of d values."""
-        super().check(num_classes, dim)
+        notices = super().check(num_classes, dim)
         options = self.options[Fed3RSettings]
         if options.aggregation != "mean" and options.random_features:
             raise m.SettingError(
                 f'setting `fed3r.aggregation` is "{options.aggregation}", which does not go with '
                 "`fed3r.random-features`; set one of them to its default."
             )
+        return notices
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Sums that no unit vectors of the client's classes have."""

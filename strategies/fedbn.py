@@ -34,19 +34,20 @@ class FedBNObjective(WholeObjective):
 class FedBN(AveragedWeights):
     """Server half."""
 
-    def notices(self) -> Sequence[str]:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Say where clients have no norm to keep."""
+        notices = super().check(num_classes, dim)
         bare = sorted(
             partition
             for partition, identity in self.identities.items()
             if sum(prod(shape) for part in self.layouts(partition).values() for _, shape in part) >= identity.parameters
         )
         if not bare:
-            return super().notices()
+            return notices
         clients = f"{len(bare)} clients" if len(bare) > 1 else "1 client"
         models = ", ".join(sorted({self.identities[partition].model for partition in bare}))
         return (
-            *super().notices(),
+            *notices,
             f"{clients} have a model without batch norms ({models}): `fedbn` is `fedavg` there",
         )
 

@@ -19,7 +19,7 @@ which `fedcgs.covariance` total gives (divided by n, theirs by n - 1). The perso
 private models to the means, is not built: their features lie in other spaces.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -114,13 +114,11 @@ class FedCGSObjective(m.SpaceObjective):
 class FedCGS(m.ServerHalf):
     """Server half: sums, and the discriminant that they make."""
 
-    def check(self, num_classes: int, dim: int) -> None:
-        """Every value of a mean counts, and all clients have the same dimensions."""
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """Every value of a mean counts, and all clients have the same dimensions; say where not all of them are in the
+        statistics."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
         check_unit_vectors(self)
-
-    def notices(self) -> tuple[str, ...]:
-        """Say where not all clients are in the statistics."""
         if self.settings.fraction_train == 1:
             return ()
         return (

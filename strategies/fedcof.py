@@ -65,10 +65,10 @@ class FedCOFObjective(MeansObjective):
 class FedCOF(MeansServer):
     """Server half: covariances of means, and the classifier."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """v follows from unit vectors alone."""
-        super().check(num_classes, dim)
         check_unit_vectors(self)
+        return super().check(num_classes, dim)
 
     @property
     def aggregation(self) -> m.ClassAggregation:

@@ -62,7 +62,7 @@ class FedDistillObjective(m.Objective):
         weights = m.weights_of(state.received, TEACHER)
         targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
-        values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
+        values = cross_entropy(state.module.classify(plain.features), targets[batch.labels], reduction="none")
         distillation = torch.where(has_target, values, 0.0).sum() / has_target.sum().clamp(min=1)
         total = plain.total + self.options[FedDistillSettings].weight * distillation
         return m.Loss(total, plain.parts | {"distillation": distillation}, plain.features)
@@ -74,7 +74,7 @@ class FedDistillObjective(m.Objective):
         z, labels = state.features
         with torch.no_grad():
             device = next(state.module.parameters()).device
-            logits = self.logits(state, z.to(device)).float().to(z.device)
+            logits = state.module.classify(z.to(device)).float().to(z.device)
         outputs = class_means(softmax(logits, dim=1), labels, self.num_classes).without_counts()
         return {m.PROTOTYPES.name: outputs}
 

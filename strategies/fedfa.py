@@ -69,7 +69,7 @@ class FedFAObjective(WholeObjective):
         anchors, _ = state.table
         pull = class_pull(plain.features, batch.labels, anchors)
         labels = torch.arange(len(anchors), device=anchors.device)
-        calibration = cross_entropy(self.logits(state, anchors), labels)
+        calibration = cross_entropy(state.module.classify(anchors), labels)
         total = plain.total + self.options[FedFASettings].anchor_weight * pull + calibration
         return m.Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
 

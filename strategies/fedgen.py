@@ -88,8 +88,8 @@ class FedGenObjective(GeneratorObjective):
         """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over rows whose class G knows."""
         generator: Generator = state.module.generator.eval()
         with torch.no_grad():
-            probabilities = softmax(self.logits(state, generator(generator.noise(len(labels)), labels)), dim=1)
-        divergences = kl_div(log_softmax(self.logits(state, z), dim=1), probabilities, reduction="none").sum(dim=1)
+            probabilities = softmax(state.module.classify(generator(generator.noise(len(labels)), labels)), dim=1)
+        divergences = kl_div(log_softmax(state.module.classify(z), dim=1), probabilities, reduction="none").sum(dim=1)
         is_known = generator.held[labels]
         return (is_known * divergences).sum() / is_known.sum().clamp(min=1)
 

@@ -8,7 +8,7 @@ Extractors may be of any architecture. The server's head starts as the clients' 
 rate 0.01 and batches of 32, without momentum.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -55,9 +55,10 @@ class FedGHObjective(SharedObjective):
 class FedGH(m.ServerHalf):
     """Server half: the head."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Every client has the server's head."""
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
+        return ()
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Train the head on everything that was uploaded."""

@@ -69,15 +69,16 @@ class FedMRL(MeanOfCompanions):
         """By `fedmrl.weighting`."""
         return self.options[FedMRLSettings].weighting
 
-    def notices(self) -> Sequence[str]:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Say where d' is less than was set: z has no more than d values."""
+        notices = super().check(num_classes, dim)
         width = self.options[FedMRLSettings].shared_dim
-        if width <= self.dim:
-            return super().notices()
-        notice = (
-            f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {self.dim}: the companion has {self.dim} too"
+        if width <= dim:
+            return notices
+        return (
+            *notices,
+            f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {dim}: the companion has {dim} too",
         )
-        return (*super().notices(), notice)
 
 
 METHOD = replace(

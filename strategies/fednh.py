@@ -10,6 +10,7 @@ paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no count
 (`samples`). The plain mean of f and sigma is the authors' code.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -101,10 +102,11 @@ class FedNH(AveragedWithClassVectors):
         """Of the weights, as in the authors' code."""
         return "uniform"
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """W needs room."""
-        super().check(num_classes, dim)
+        notices = super().check(num_classes, dim)
         start(self.options[FedNHSettings], num_classes, dim, self.settings.seed)
+        return notices
 
     def start(self) -> Tensor:
         """As the clients draw it."""

@@ -53,7 +53,7 @@ class FedProcObjective(ConsensusObjective):
             return plain
         temperature = self.options[FedProcSettings].temperature
         contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature, reduction="none")
-        cross_entropies = cross_entropy(self.logits(state, plain.features), batch.labels, reduction="none")
+        cross_entropies = cross_entropy(state.module.classify(plain.features), batch.labels, reduction="none")
         alpha = (round_number - 1) / self.settings.rounds
         covered = state.table[1][batch.labels]
         total = (cross_entropies + covered * (1 - alpha) * (contrast - cross_entropies)).mean()

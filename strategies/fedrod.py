@@ -61,14 +61,10 @@ class FedRoDObjective(WholeObjective):
         personal = cross_entropy(generic.detach() + state.module.personal(z.detach()), batch.labels)
         return m.Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)
 
-    def logits(self, state: m.ClientState, z: Tensor) -> Tensor:
-        """h(z) + h_p(z)."""
-        logits: Tensor = state.module.classify(z) + state.module.personal(z)
-        return logits
-
     def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
-        """`generic`: h(z)."""
-        return {GENERIC: state.module.classify(z)}
+        """`classifier`: h(z) + h_p(z); `generic`: h(z)."""
+        generic = state.module.classify(z)
+        return {"classifier": generic + state.module.personal(z), GENERIC: generic}
 
 
 def _compute_log_counts(state: m.ClientState, num_classes: int) -> Tensor:

@@ -44,7 +44,7 @@ class FedUVObjective(WholeObjective):
         """CE + lambda_V V + lambda_U U."""
         plain = super().loss(state, batch, phase, round_number)
         options = self.options[FedUVSettings]
-        variance_penalty = missing_variance(softmax(self.logits(state, plain.features), dim=1))
+        variance_penalty = missing_variance(softmax(state.module.classify(plain.features), dim=1))
         spread = uniformity(plain.features)
         total = plain.total + options.variance_weight * variance_penalty + options.uniformity_weight * spread
         return m.Loss(total, plain.parts | {"variance": variance_penalty, "uniformity": spread}, plain.features)

@@ -53,8 +53,9 @@ class FeSEM(AveragedWeights):
         """C, or the number of clients where these are fewer."""
         return min(self.options[FeSEMSettings].clusters, len(self.identities))
 
-    def notices(self) -> Sequence[str]:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Say where there are fewer clients than centres, or fewer of a round."""
+        notices = super().check(num_classes, dim)
         clusters, clients = self.options[FeSEMSettings].clusters, len(self.identities)
         sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
         if clusters > clients:
@@ -64,7 +65,7 @@ class FeSEM(AveragedWeights):
                 f"setting `fesem.clusters` is {clusters}, but a round has {sampled} clients: there stays one centre, "
                 "the plain mean; raise `fraction-train`",
             )
-        return super().notices()
+        return notices
 
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool

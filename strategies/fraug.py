@@ -164,19 +164,18 @@ def _apply_fixed(module: nn.Module, z: Tensor) -> Tensor:
 class FRAug(AveragedWeights):
     """Server half: the mean, of G too."""
 
-    def check(self, num_classes: int, dim: int) -> None:
-        """Every client has the same G."""
-        super().check(num_classes, dim)
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """Every client has the same G; say where statistics travel that should stay."""
+        notices = super().check(num_classes, dim)
         refuse_other_layouts(self, GENERATOR, of_generator(FeatureGenerator(num_classes, dim)).layout)
-
-    def notices(self) -> Sequence[str]:
-        """Say where statistics travel that should stay."""
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         travel = any("running_" in line for line in lines if not line.startswith(GENERATOR))
-        notice = (
-            "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own"
+        if not travel:
+            return notices
+        return (
+            *notices,
+            "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own",
         )
-        return [*super().notices(), *([notice] if travel else [])]
 
 
 METHOD = replace(

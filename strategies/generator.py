@@ -8,7 +8,7 @@ pi_iy is a client's share in the holders of y in S. Uploads are read twice, one 
 their heads, of which one a client stays in memory while G learns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class GeneratorObjective(SharedObjective):
         """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
         generator: Generator = state.module.generator.eval()
         labels = generator.labels(BATCH)
-        loss = cross_entropy(self.logits(state, generator(generator.noise(BATCH), labels)), labels)
+        loss = cross_entropy(state.module.classify(generator(generator.noise(BATCH), labels)), labels)
         return BATCH / self.settings.batch_size * loss
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
@@ -115,11 +115,12 @@ class GeneratorServer(AveragedWeights):
         ).float()
         return class_weights
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Every client has the server's G, and a head that the server can run."""
-        super().check(num_classes, dim)
+        notices = super().check(num_classes, dim)
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
+        return notices
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The mean, and a G that has learnt of this round's heads."""

@@ -134,7 +134,7 @@ class GFPLObjective(m.Objective):
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Eq. 13, and on pseudo-features Eq. 14."""
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
-        plain = cross_entropy(self.logits(state, z), batch.labels)
+        plain = cross_entropy(state.module.classify(z), batch.labels)
         options, prefix = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
         weighted = options.cross_entropy_weight * plain
         if not options.dual_classifier:
@@ -177,8 +177,9 @@ class GFPLObjective(m.Objective):
 class GFPL(m.ServerHalf):
     """Server half."""
 
-    def check(self, num_classes: int, dim: int) -> None:
-        """The frame needs d >= K >= 2; mixtures have a wire form of their own."""
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """The frame needs d >= K >= 2; mixtures have a wire form of their own. Say when the run is too short for any of
+        them to be used."""
         options, settings = self.options[GFPLSettings], self.settings
         if options.dual_classifier:
             _refuse_few_dimensions(num_classes, dim)
@@ -187,16 +188,12 @@ class GFPL(m.ServerHalf):
                 'setting `inference` is "etf", but without `gfpl.dual-classifier` there is no frame to predict with; '
                 'use "classifier".'
             )
-
-    def notices(self) -> Sequence[str]:
-        """Say when the run is too short for any mixture to be used."""
-        options, rounds = self.options[GFPLSettings], self.settings.rounds
-        if not exchanges(self.options) or options.exchanges(options.first_due, rounds):
+        if not exchanges(self.options) or options.exchanges(options.first_due, settings.rounds):
             return ()
         return (
             f"no mixture of this run is ever used: the first would go up in round {options.first_due} and be used in "
-            f"the round after, but `rounds` is {rounds}; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or "
-            "raise `rounds`",
+            f"the round after, but `rounds` is {settings.rounds}; lower `gfpl.first-exchange` or "
+            "`gfpl.exchange-every`, or raise `rounds`",
         )
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:

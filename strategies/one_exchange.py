@@ -104,9 +104,10 @@ class OneExchange(m.ServerHalf):
 
     objective: type[OneExchangeObjective] = OneExchangeObjective
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Every value of a vector counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))
+        return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In the first rounds alone."""

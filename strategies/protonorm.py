@@ -76,13 +76,14 @@ class ProtoNormObjective(m.PullObjective):
 class ProtoNorm(m.ServerHalf):
     """Server half: mean, direction, alignment."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """A simplex of K points needs K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
             raise m.SettingError(
                 f"`protonorm.alignment` is simplex, which needs `feature-dim` of {num_classes - 1} at least for "
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
             )
+        return ()
 
     def begin(self) -> m.Outcome:
         """Algorithm 2, line 1."""

@@ -24,7 +24,7 @@ the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features
 worth.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 import torch
@@ -178,7 +178,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
 
     def pooled(self, state: m.ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool of both posteriors, (n, K); before anything came the model's."""
-        logits = exact(self.logits(state, z))
+        logits = exact(state.module.classify(z))
         if encoded is None:
             return log_softmax(logits.double(), dim=1)
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
@@ -204,9 +204,10 @@ def scale_of(settings: m.Settings) -> float:
 class Protosphere(m.ServerHalf):
     """Server half: sums over clients, and the discriminant that they make."""
 
-    def check(self, num_classes: int, dim: int) -> None:
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Every value of a mean counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
+        return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In the first rounds alone."""

@@ -118,7 +118,7 @@ class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
     """Client half on FedTGP."""
 
 
-class TinyProto(m.ServerHalf):
+class TinyProto(m.SparseServer):
     """What both servers share: the masks, mu, worked out once, and the factor |N_j|."""
 
     target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
@@ -147,9 +147,10 @@ class TinyProto(m.ServerHalf):
         mu = options.mu or self.target / mean_class_count(self.identities, options.sum)
         return m.Outcome({}, {}, constants={"mu": mu})
 
-    def check(self, num_classes: int, dim: int) -> None:
-        """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
-        super().check(num_classes, dim)
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """Clients multiply by their counts themselves, so that the server cannot weigh them alike. Say when nothing is
+        sparse."""
+        notices = super().check(num_classes, dim)
         ones = self.options[TinyProtoSettings].sparsity_dim
         if ones > dim:
             raise m.SettingError(
@@ -161,14 +162,12 @@ class TinyProto(m.ServerHalf):
                 f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
             )
-
-    def notices(self) -> Sequence[str]:
-        """Say when nothing is sparse."""
-        if self.masks is not None:
-            return ()
+        if ones not in (0, dim):
+            return notices
         return (
-            f"`tinyproto.sparsity-dim` is {self.options[TinyProtoSettings].sparsity_dim}: prototypes cross whole, "
-            "without TinyProto's masks; the paper sends 50 values of 500",
+            *notices,
+            f"`tinyproto.sparsity-dim` is {ones}: prototypes cross whole, without TinyProto's masks; the paper sends "
+            "50 values of 500",
         )
 
     def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:

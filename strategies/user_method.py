@@ -33,6 +33,9 @@ FORMER_MEMBERS = {
     "of_features": "a Method has `uploads_features`",
     "of_prototypes": "a Method has `reads_prototypes`",
     "ignored_settings": "a Method has `ignored_settings`, a function of the options",
+    "logits": "`scores` may have the rule `classifier`, and a loss calls `state.module.classify(z)`",
+    "probabilities": "the ensemble takes those of the rule `classifier`",
+    "notices": "`check` returns these sentences",
 }
 
 

@@ -231,8 +231,9 @@ class AveragedWeights(m.ServerHalf):
                 layouts[group] = read_layouts(identity.layouts)
         self._groups, self._layouts = groups, layouts
 
-    def check(self, num_classes: int, dim: int) -> None:
-        """Form the groups. An extractor can be averaged only from a common start; some methods have one group alone."""
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """Form the groups. An extractor can be averaged only from a common start; some methods have one group alone.
+        Say where the run is several federations side by side."""
         self._form_groups()
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
@@ -247,6 +248,12 @@ class AveragedWeights(m.ServerHalf):
                 f"setting `models` gives clients of different architectures ({self._list_models()}), but "
                 f"`{self.settings.strategy}` averages one; give all clients the same model."
             )
+        if len(self._count_members()) < 2:
+            return ()
+        return (
+            f"{len(self._count_members())} groups of clients average their weights apart, since architectures differ: "
+            f"{self._list_models()}",
+        )
 
     def _refuse_odd_ones(self) -> None:
         """Where the run gives all clients one model, who has another is not what it asked for."""
@@ -260,15 +267,6 @@ class AveragedWeights(m.ServerHalf):
                 for partition, group in self._groups.items()
                 if group != usual
             }
-        )
-
-    def notices(self) -> Sequence[str]:
-        """Say where the run is several federations side by side."""
-        if len(self._count_members()) < 2:
-            return ()
-        return (
-            f"{len(self._count_members())} groups of clients average their weights apart, since architectures differ: "
-            f"{self._list_models()}",
         )
 
     def group(self, partition: int) -> int:

@@ -91,7 +91,7 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
         # before anything has come
         return lambda z: trained.pooled(z, None)
     if rule == "classifier":
-        return lambda z: objective.logits(state, z)
+        return lambda z: state.module.classify(z)
     raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")
 
 

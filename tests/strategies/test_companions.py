@@ -80,7 +80,7 @@ def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_he
     z = joined @ module.projection.weight.T + module.projection.bias
     loss = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
     torch.testing.assert_close(loss.features, z)
-    torch.testing.assert_close(objective.logits(state, z), module.model.classifier(z))
+    torch.testing.assert_close(state.module.classify(z), module.model.classifier(z))
     first = cross_entropy(module.companion.classifier(z[:, :2]), rows.labels)
     torch.testing.assert_close(loss.total, cross_entropy(module.model.classifier(z), rows.labels) + first)
     loss.total.backward()
@@ -92,4 +92,4 @@ def test_a_companion_is_no_wider_than_the_features_it_joins_and_says_so(asked, w
     server, _ = halves_of("fedmrl", BOTH | {"fedmrl.shared-dim": asked})
     assert built("fedmrl", **{"fedmrl.shared-dim": asked})[1].module.companion.feature_dim == width
     server.meet(K, D, {0: Identity(0, 1)})
-    assert bool(server.notices()) == (asked > D)
+    assert bool(server.notices) == (asked > D)

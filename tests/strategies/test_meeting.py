@@ -69,11 +69,11 @@ def test_two_architectures_are_refused_where_one_model_is_averaged(settings):
 
 
 def test_two_architectures_are_averaged_apart_where_a_method_can():
-    (words,) = meet({"strategy": "fedavg"}, models=("one", "other")).notices()
+    (words,) = meet({"strategy": "fedavg"}, models=("one", "other")).notices
     assert "2 groups of clients" in words
     assert "one (1), other (1)" in words
     # a head alone fits both
-    assert meet({"strategy": "lg-fedavg"}, models=("one", "other")).notices() == ()
+    assert meet({"strategy": "lg-fedavg"}, models=("one", "other")).notices == ()
     meet(ASKED["fedgen"], models=("one", "other"))
 
 

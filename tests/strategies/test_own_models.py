@@ -171,7 +171,7 @@ def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_perso
     objective, state, rows = rod()
     z = state.module.features(rows.inputs)
     both = state.module.classifier(z) + state.module.personal(z)
-    torch.testing.assert_close(objective.logits(state, z), both)
+    torch.testing.assert_close(objective.scores(state, z)["classifier"], both)
     torch.testing.assert_close(objective.scores(state, z)["generic"], state.module.classifier(z))
     names = {name for part in objective.upload(state, 1).values() for name in part.tensors}
     assert not any("personal" in name for name in names)

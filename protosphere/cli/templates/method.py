@@ -68,7 +68,7 @@ class Cosine(m.PullObjective):
         `state.extra`, a dict of tensors for whatever the method remembers between rounds.
         """
         z = self.features(state, batch.inputs)  # (b, d), with their gradient
-        plain = cross_entropy(self.logits(state, z), batch.labels)
+        plain = cross_entropy(state.module.classify(z), batch.labels)
         if state.table is None:  # nothing has come yet
             return m.Loss(total=plain, parts={"cross-entropy": plain}, features=z)
         averages, known = state.table  # (K, d), and (K,) bool: the classes that have one
