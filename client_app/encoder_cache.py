@@ -33,12 +33,12 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
     digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
     path = folder / f"{digest.hexdigest()}.safetensors"
     try:
-        kept: Tensor = read_tensors(path)[0][FEATURES]
-        if len(kept) == len(inputs):
+        stored_features: Tensor = read_tensors(path)[0][FEATURES]
+        if len(stored_features) == len(inputs):
             with suppress(OSError):
                 # its time says when it was used last; if another process has just removed it, none is made anew
                 os.utime(path)
-            return kept
+            return stored_features
     except (OSError, SafetensorError, KeyError):
         # none yet, or a damaged one: the encoder makes it anew
         pass

@@ -406,16 +406,16 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
         )
 
     spellings: dict[str, tuple[str, str]] = {}
-    for name, own in labels.items():
-        for word in sorted(own):
-            known, first = spellings.setdefault(word.casefold().rstrip("."), (word, name))
-            if word != known:
-                raise describe(first, name, "have one label in two spellings", repr(known), repr(word))
-    for name, own in labels.items():
-        others = [other for other in labels if other != name]
-        if len(own) > 1 and all(own.isdisjoint(labels[other]) for other in others):
-            words = [", ".join(map(repr, sorted(labels[each])[:_LISTED])) for each in (name, others[0])]
-            raise describe(name, others[0], "have no label in common", *words)
+    for name, domain_labels in labels.items():
+        for word in sorted(domain_labels):
+            spelling, first = spellings.setdefault(word.casefold().rstrip("."), (word, name))
+            if word != spelling:
+                raise describe(first, name, "have one label in two spellings", repr(spelling), repr(word))
+    for name, domain_labels in labels.items():
+        other_names = [other for other in labels if other != name]
+        if len(domain_labels) > 1 and all(domain_labels.isdisjoint(labels[other]) for other in other_names):
+            words = [", ".join(map(repr, sorted(labels[side])[:_LISTED])) for side in (name, other_names[0])]
+            raise describe(name, other_names[0], "have no label in common", *words)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -442,17 +442,17 @@ def _read_tables(
 
     train = [sum(map(count_rows, folder.train)) for folder in folders]
     test = [sum(map(count_rows, folder.test)) for folder in folders]
-    whole = replace(
+    joined = replace(
         first,
         train=tuple(path for folder in folders for path in folder.train),
         test=tuple(path for folder in folders for path in folder.test),
     )
-    samples = read_tables(recipe, whole, target)
+    samples = read_tables(recipe, joined, target)
     rows = np.split(np.arange(len(samples.labels)), np.cumsum([*train, *test])[:-1])
     tests = rows[len(domains) :]
     parts = []
-    for domain, own, own_tests in zip(domains, rows, tests, strict=False):
-        parts.append(Part(domain.name, samples, own, own_tests))
-    if classes == "same" and not whole.class_names:
+    for domain, train_rows, test_rows in zip(domains, rows, tests, strict=False):
+        parts.append(Part(domain.name, samples, train_rows, test_rows))
+    if classes == "same" and not joined.class_names:
         _refuse_other_labels(parts)
     return parts, samples.class_names

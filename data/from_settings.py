@@ -25,13 +25,13 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     shared = {
         field.name: getattr(settings, field.name) for field in fields(DataSpec) if field.name in Settings.model_fields
     }
-    own = {
+    further_fields = {
         "clients": clients,
         "shared_test_share": settings.shared_test_share if settings.ensemble_every else 0.0,
         "columns": columns,
         "code": own_code(settings.dataset) if code else None,
     }
-    return DataSpec(**(shared | own))
+    return DataSpec(**(shared | further_fields))
 
 
 def shared_test_set(settings: Settings, clients: int) -> tuple[Samples, np.ndarray]:

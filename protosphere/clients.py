@@ -99,17 +99,17 @@ class Client:
             SettingError: the rule is none that this client can apply, or its model takes other inputs.
             DataError: samples of another shape, or a file that cannot be read.
         """
-        chosen = self._trained.chosen(rule)
-        rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, chosen), ())
+        rule_name = self._trained.chosen(rule)
+        rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, rule_name), ())
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
-            scores = self._trained.scores(chosen, rows).double().cpu()
+            scores = self._trained.scores(rule_name, rows).double().cpu()
         labels = scores.argmax(dim=1).numpy()
         return Predictions(
-            rule=chosen,
+            rule=rule_name,
             labels=labels,
             names=tuple(self.class_names[label] for label in labels.tolist()),
-            probabilities=torch.softmax(scores, dim=1).numpy() if chosen in WITH_PROBABILITIES else None,
+            probabilities=torch.softmax(scores, dim=1).numpy() if rule_name in WITH_PROBABILITIES else None,
             scores=scores.numpy(),
             unknown=np.isin(np.arange(len(rows)), list(unknown)),
         )

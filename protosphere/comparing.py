@@ -249,8 +249,8 @@ class Comparison:
         comparison, trials, choices = self._finished()
         table = means_of(comparison, trials)
         if choices:
-            chosen = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
-            table["chosen"] = [chosen.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
+            values = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
+            table["chosen"] = [values.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
         return table
 
     def differences(self) -> pd.DataFrame:
@@ -339,7 +339,7 @@ class Comparison:
         once, trials, _ = self._finished()
         makers = makers_of(once)
         name = _find("plot", name, list(makers))
-        label = _find("row", row, [each.label for each in once.rows])
+        label = _find("row", row, [entry.label for entry in once.rows])
         return makers[name](once, trials, label, name=name)
 
     def report(self) -> Report:
@@ -431,8 +431,8 @@ def _label_entry(item: Entry) -> Any:
     if not isinstance(entry, dict) or "label" in entry:
         return entry
     kinds = ("strategy", "partition")
-    words = [str(entry[name]) for name in kinds if name in entry]
+    parts = [str(entry[name]) for name in kinds if name in entry]
     for name, value in entry.items():
         if name not in kinds:
-            words.append(f"{name.rpartition('.')[2]} {value}")
-    return entry | {"label": ", ".join(words)}
+            parts.append(f"{name.rpartition('.')[2]} {value}")
+    return entry | {"label": ", ".join(parts)}

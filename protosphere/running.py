@@ -18,13 +18,12 @@ from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
 from protosphere.plans.run_config import Plan, plan
 from protosphere.progress import Display, line_printer
-from protosphere.reports.frames import of_line
-from protosphere.results import Run
 from protosphere.strategies import read_settings
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
+    from protosphere.results import Run
     from protosphere.strategies.contract import Method, Objective, ServerHalf
 
 # models are drawn from torch's global generator; a run may start another from on_round
@@ -45,7 +44,7 @@ def run(
     quiet: bool = False,
     settings: Mapping[str, Value] | None = None,
     **more: Value,
-) -> Run:
+) -> "Run":
     """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads
     each waits until the run before is done.
 
@@ -129,6 +128,9 @@ def run(
         RosterError: the clients do not fit together.
         RunError: the run cannot go on; its last finished round can be resumed.
     """
+    # pandas, which a run itself does not need
+    from protosphere.results import Run
+
     chosen_settings = settings_of(settings, more)
     named = {"strategy": strategy, "dataset": data_of(dataset), "models": models}
     chosen_settings |= settings_of(None, {name: value for name, value in named.items() if _is_given(value)})
@@ -192,6 +194,8 @@ def carry_out(
 
 def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: str, line: Mapping[str, Any]) -> object:
     """Hand a line's figures to a function, which may return False to end the run."""
+    from protosphere.reports.frames import of_line
+
     return on_round(of_line(line, rule))
 
 

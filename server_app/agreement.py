@@ -130,7 +130,7 @@ def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int 
     Raises:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
     """
-    number, there = agreement.number, len(agreement.identities)
+    number, present = agreement.number, len(agreement.identities)
     trainers = sum(identity.trains for identity in agreement.identities.values())
     sampled = settings.count_sampled(trainers)
     needed = max(1, settings.min_replies)
@@ -138,8 +138,8 @@ def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int 
     if number_before is not None and settings.min_clients:
         fewest = min(fewest, number_before)
     fewest = max(fewest, needed)
-    if agreement.left_out and there < fewest:
-        problem = f"{there} of {number} clients fit together, and at least {fewest} must."
+    if agreement.left_out and present < fewest:
+        problem = f"{present} of {number} clients fit together, and at least {fewest} must."
     elif not trainers:
         problem = "no client has a single training sample; check `dataset`, `partition` and the shares."
     elif sampled < needed:
@@ -183,15 +183,15 @@ def _find_usual(
         groups.setdefault(values, {})[identity.partition] = identity
     if not groups:
         raise RosterError(f"no client can take part. {all_left_out(left_out)}")
-    first, *others = sorted(groups.values(), key=len, reverse=True)
+    first, *other_groups = sorted(groups.values(), key=len, reverse=True)
     usual = next(iter(first.values()))
-    if not others or len(others[0]) < len(first):
+    if not other_groups or len(other_groups[0]) < len(first):
         return usual
 
-    other = next(iter(others[0].values()))
+    other = next(iter(other_groups[0].values()))
     trait = next(trait for trait in traits if trait.value_of(usual) != trait.value_of(other))
     sides = []
-    for group, identity in sorted([(sorted(first), usual), (sorted(others[0]), other)], key=lambda side: side[0]):
+    for group, identity in sorted([(sorted(first), usual), (sorted(other_groups[0]), other)], key=lambda side: side[0]):
         sides.append(f"{_list_clients(group)} with {trait.describe(trait.value_of(identity))}")
     reasons = f" {all_left_out(left_out)}" if left_out else ""
     raise RosterError(

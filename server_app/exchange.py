@@ -289,8 +289,8 @@ def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     if context.withholds_figures:
         if not (report.evaluation or report.training):
             return reply
-        words = "figures dropped: under `privacy` a client keeps them"
-        return _drop(reply, report, words, evaluation=None, training=None)
+        reason = "figures dropped: under `privacy` a client keeps them"
+        return _drop(reply, report, reason, evaluation=None, training=None)
     if context.trains and report.evaluation:
         return _drop(reply, report, "evaluation dropped: nobody asked", evaluation=None)
     if not context.trains and report.training:
@@ -351,11 +351,11 @@ def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Re
     if evaluation is None:
         return reply
     if context.rules is not None and (unknown_rules := sorted(set(evaluation.correct) - set(context.rules))):
-        words = f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its "
-        return _drop(reply, report, f"{words}`rules`", evaluation=None)
+        reason = f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its "
+        return _drop(reply, report, f"{reason}`rules`", evaluation=None)
     if evaluation.auc is not None and not context.measures_auc:
-        words = "area under the ROC curve dropped: nobody asked for one"
-        return _drop(reply, report, words, evaluation=replace(evaluation, auc=None))
+        reason = "area under the ROC curve dropped: nobody asked for one"
+        return _drop(reply, report, reason, evaluation=replace(evaluation, auc=None))
     return reply
 
 

@@ -37,9 +37,12 @@ class HeldDownloads:
 
     def as_json(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"made": self.made, "held": {str(partition): made for partition, made in sorted(self.held.items())}}
+        return {
+            "made": self.made,
+            "held": {str(partition): round_number for partition, round_number in sorted(self.held.items())},
+        }
 
     def load(self, stored: Mapping[str, Any]) -> None:
         """Inverse of `as_json`."""
         self.made = int(stored["made"])
-        self.held = {int(partition): made for partition, made in stored["held"].items()}
+        self.held = {int(partition): round_number for partition, round_number in stored["held"].items()}

@@ -144,8 +144,8 @@ class Roster:
         before; "" where it does."""
         partition = newcomer.partition
         # where all have left, whoever comes has to fit in with those who were there; all agree, so one speaks for them
-        others = (self.identities[other] for other in self.nodes or self.identities if other != partition)
-        if reason := misfit(newcomer, next(others, None), self.settings, self.terms):
+        candidates = (self.identities[other] for other in self.nodes or self.identities if other != partition)
+        if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
             return reason
         earlier = self._earlier_entries.get(partition)
         if partition in self.identities:

@@ -81,12 +81,12 @@ def factors_of(change: m.Weights, energy: float) -> m.Weights:
 
 
 def _factorise(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
-    left, singular_values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    left_vectors, singular_values, right_vectors = torch.linalg.svd(matrix.double(), full_matrices=False)
     energies = singular_values.square().cumsum(0)
     rank = min(int((energies < energy * energies[-1]).sum()) + 1, len(energies))
     if rank * sum(matrix.shape) >= matrix.numel():
         return matrix, matrix[:0]
-    return (left[:, :rank] * singular_values[:rank]).float(), right[:rank].float()
+    return (left_vectors[:, :rank] * singular_values[:rank]).float(), right_vectors[:rank].float()
 
 
 def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
@@ -107,10 +107,12 @@ def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
         if len(shape) < 2:
             tensor = factors.tensors[name]
         else:
-            left, right = factors.tensors[name + LEFT], factors.tensors[name + RIGHT]
-            if len(right) and left.shape[1] != len(right):
-                raise MessageError(f"the factors of tensor `{name}` have ranks {left.shape[1]} and {len(right)}")
-            tensor = (left.double() @ right.double()).float() if len(right) else left
+            left_factor, right_factor = factors.tensors[name + LEFT], factors.tensors[name + RIGHT]
+            if len(right_factor) and left_factor.shape[1] != len(right_factor):
+                raise MessageError(
+                    f"the factors of tensor `{name}` have ranks {left_factor.shape[1]} and {len(right_factor)}"
+                )
+            tensor = (left_factor.double() @ right_factor.double()).float() if len(right_factor) else left_factor
         if tensor.numel() != math.prod(shape) or (shape and len(tensor) != shape[0]):
             raise MessageError(f"the factors of tensor `{name}` make one of another shape than {shape}")
         change[name] = tensor.reshape(shape)

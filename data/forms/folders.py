@@ -163,8 +163,8 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
     for path in tables:
         by_split.setdefault(re.split(r"[^a-z]", path.stem.lower())[0], []).append(path)
     test = next((by_split[name] for name in TEST_SPLITS if name in by_split), [])
-    others = [path for name, paths in by_split.items() if name not in TEST_SPLITS for path in paths]
-    train = by_split.get("train") or sorted(others)
+    other_paths = [path for name, paths in by_split.items() if name not in TEST_SPLITS for path in paths]
+    train = by_split.get("train") or sorted(other_paths)
     if not train:
         names = ", ".join(path.name for path in tables)
         raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")
@@ -210,7 +210,8 @@ def _refuse_like_splits(root: Path) -> None:
         DataError: it names them.
     """
     names = [path.name for path in _folders_in(root) if is_visible(path)]
-    likely_train, likely_test = ([name for name in names if name.lower() in words] for words in (LIKE_TRAIN, LIKE_TEST))
+    likely_train = [name for name in names if name.lower() in LIKE_TRAIN]
+    likely_test = [name for name in names if name.lower() in LIKE_TEST]
     has_splits = "train" in names and not {*TEST_SPLITS}.isdisjoint(names)
     if likely_train and likely_test and not has_splits and not {*names} <= {*listed_classes(root)}:
         raise DataError(

@@ -199,8 +199,8 @@ def read_values(key: Key) -> np.ndarray:
 def are_called_by_numbers(class_names: Sequence[str]) -> bool:
     """Whether a class is called by a whole number that is not its position, as grades are: 1, 2, 3. Numbers are then
     names, in a file of any format. In 0, 1, 2, other they are both."""
-    words = map(word_of, class_names)
-    return any(_WHOLE_NUMBER.fullmatch(word) and word != str(position) for position, word in enumerate(words))
+    spellings = map(word_of, class_names)
+    return any(_WHOLE_NUMBER.fullmatch(word) and word != str(position) for position, word in enumerate(spellings))
 
 
 def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
@@ -310,10 +310,12 @@ def read_labels(
 
 def _refuse_missing_words(key: Key, distinct: Sequence[str]) -> None:
     """Refuse a word for a missing value, which would become a class; beside numbers there are more such words."""
-    others = [label for label in distinct if label not in MISSING_NUMBERS]
-    words = MISSING_NUMBERS if others and all(map(is_number, others)) else MISSING
-    for row, value in enumerate(key.values.to_pylist() if others and not set(words).isdisjoint(distinct) else ()):
-        if value in words:
+    other_labels = [label for label in distinct if label not in MISSING_NUMBERS]
+    missing_words = MISSING_NUMBERS if other_labels and all(map(is_number, other_labels)) else MISSING
+    if not other_labels or set(missing_words).isdisjoint(distinct):
+        return
+    for row, value in enumerate(key.values.to_pylist()):
+        if value in missing_words:
             raise LabelsError(
                 f"{key.place(row)} has no label (it holds {value!r}): give it one or drop the row, or list the classes "
                 "(in classes.txt, or as `classes` of arrays) if that is one."

@@ -73,8 +73,8 @@ class Column:
 
         if pyarrow.types.is_boolean(cells.type):
             cells = self._spell_truths(cells)
-        words, missing = _as_words(cells, MISSING)
-        codes = pc.index_in(words, value_set=pyarrow.array(self.values, pyarrow.string())).fill_null(-1).to_numpy()
+        cell_texts, missing = _as_words(cells, MISSING)
+        codes = pc.index_in(cell_texts, value_set=pyarrow.array(self.values, pyarrow.string())).fill_null(-1).to_numpy()
         features = np.zeros((len(codes), self.features), np.float32)
         rows = np.flatnonzero(~missing & (codes >= 0))
         features[rows, codes[rows]] = 1
@@ -87,8 +87,8 @@ class Column:
         import pyarrow
 
         spelled = {value.lower(): value for value in self.values}
-        words = {truth: spelled.get(str(truth).lower(), str(truth)) for truth in (True, False)}
-        return pyarrow.chunked_array([[words.get(cell) for cell in cells.to_pylist()]], pyarrow.string())
+        spelling_of = {truth: spelled.get(str(truth).lower(), str(truth)) for truth in (True, False)}
+        return pyarrow.chunked_array([[spelling_of.get(cell) for cell in cells.to_pylist()]], pyarrow.string())
 
 
 def columns_from_json(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
@@ -138,9 +138,9 @@ class TableSchema:
                     f"{name!r} has the column {column!r} without a name of its own, the numbers of rows as pandas "
                     f"writes them: write the table with index=False, or name the columns to use in {SCHEMA}."
                 )
-        whole = join_tables(name, [table.select(column_names) for table in tables.values()])
+        joined = join_tables(name, [table.select(column_names) for table in tables.values()])
         train_rows = tables["train"].num_rows
-        return cls(tuple(_fit_column(name, column, whole.column(column), train_rows) for column in column_names))
+        return cls(tuple(_fit_column(name, column, joined.column(column), train_rows) for column in column_names))
 
     def encode(self, name: str, split: str, table: pyarrow.Table, alone: bool = False) -> np.ndarray:
         """Rows as features: (n, F) float32, NaN for a number that is missing.
@@ -233,8 +233,8 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         return Column(column, NUMBER, missing=bool(missing.any()))
 
     _refuse_stray(name, column, cells, values[~missing], train_rows)
-    words, missing = _as_words(cells, MISSING)
-    distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
+    cell_texts, missing = _as_words(cells, MISSING)
+    distinct = sorted(word for word in cell_texts.unique().to_pylist() if word is not None)
     texts = [word for word in distinct if not is_number(word)]
     if not texts:
         # a number all the same: its row refuses infinity
@@ -245,11 +245,11 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
             f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
             "numbers with a point."
         )
-    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(cell_texts) // 2):
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
-            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
-            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
+            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(cell_texts)} rows, such "
+            f"as {texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct "
+            f"or empty that cell; if ids, name the columns to use in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -305,11 +305,11 @@ def _as_numbers(cells: pyarrow.ChunkedArray, truths: bool = False) -> tuple[np.n
     if not is_string(cells.type):
         values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
         return values, np.isnan(values)
-    words, missing = _as_words(cells, MISSING_NUMBERS)
+    cell_texts, missing = _as_words(cells, MISSING_NUMBERS)
     try:
-        values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+        values = cell_texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
-        values = np.array([_parse_number(word, truths) for word in words.to_pylist()])
+        values = np.array([_parse_number(word, truths) for word in cell_texts.to_pylist()])
     # the word nan is no number, either
     return np.where(np.isnan(values) & ~missing, np.inf, values), missing
 
@@ -330,9 +330,9 @@ def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tupl
     import pyarrow
     import pyarrow.compute as pc
 
-    words = pc.utf8_trim_whitespace(cells.cast(pyarrow.string()))
-    missing = pc.is_in(words, value_set=pyarrow.array([*missing_words, None], pyarrow.string()))
-    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), words), np.asarray(missing.to_numpy())
+    cell_texts = pc.utf8_trim_whitespace(cells.cast(pyarrow.string()))
+    missing = pc.is_in(cell_texts, value_set=pyarrow.array([*missing_words, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), cell_texts), np.asarray(missing.to_numpy())
 
 
 def join_tables(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:

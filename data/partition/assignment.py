@@ -184,7 +184,7 @@ def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
     if spec.split == "official":
         test_pool = Pool.of(data, official)
         dealt = [np.arange(len(test_pool.units))] if own else deal_tests(spec, pool, parts, test_pool)
-        tests = [official[test_pool.units.rows(chosen)] for chosen in dealt]
+        tests = [official[test_pool.units.rows(unit_numbers)] for unit_numbers in dealt]
         if not own:
             _refuse_untested(data, train, official, tests)
     return Assignment(trains, tests, validations, shared)
@@ -211,12 +211,12 @@ def _split(spec: DataSpec, pool: Pool, part: np.ndarray, client: int, own: bool)
     """A client's training, test and validation rows, of the units that it has got."""
     shares = 0.0 if spec.split == "official" else spec.test_share, spec.validation_share
     if own and spec.secret:
-        chosen = secret_split(pool.samples, pool.rows, pool.units, spec.secret, *shares)
+        splits = secret_split(pool.samples, pool.rows, pool.units, spec.secret, *shares)
     else:
         seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
         positions = split_rows(pool.units.labels[part], *shares, seed)
-        chosen = (part[positions[0]], part[positions[1]], part[positions[2]])
-    return [pool.rows[pool.units.rows(units)] for units in chosen]
+        splits = (part[positions[0]], part[positions[1]], part[positions[2]])
+    return [pool.rows[pool.units.rows(units)] for units in splits]
 
 
 def domain_of(data: Samples, rows: np.ndarray) -> str:

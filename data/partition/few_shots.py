@@ -74,8 +74,8 @@ def few_shot_rows(
         demand = _share_evenly(demand > 0, available, rng)
     # of all cells the one that lacks most
     worst = int((demand.sum(axis=0) - available).argmax())
-    wanted = int(demand[:, worst].sum())
-    if wanted > available[worst]:
+    needed = int(demand[:, worst].sum())
+    if needed > available[worst]:
         name = f"class {class_names[label_of_cell[worst]]!r}"
         if domains is not None:
             name += f" of domain {domain_names[domain_of_cell[worst]]!r}"
@@ -83,7 +83,7 @@ def few_shot_rows(
         lower = "clients, shots or ways" if shots else "clients or ways"
         raise DataError(
             f"{name} has {available[worst]} samples, but the {clients} clients that drew it in the {partition} "
-            f"partition want {wanted}: lower the number of {lower}, raise max-samples if it is set, or take another "
+            f"partition want {needed}: lower the number of {lower}, raise max-samples if it is set, or take another "
             "seed."
         )
     return _hand_out(demand, codes, rng)

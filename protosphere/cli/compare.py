@@ -187,11 +187,11 @@ def _read_places(texts: Sequence[str]) -> dict[str, str]:
 
 def _as_arguments(flags: Mapping[str, object]) -> list[str]:
     """Flags as a command line has them; those that were not given are left out."""
-    words: list[str] = []
+    arguments: list[str] = []
     for name, value in flags.items():
         if value is not None and value is not False and value != "":
-            words += [name] if value is True else [name, str(value)]
-    return words
+            arguments += [name] if value is True else [name, str(value)]
+    return arguments
 
 
 def _print(written: "Written", seeds: int) -> None:

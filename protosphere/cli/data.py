@@ -46,7 +46,7 @@ def data(
 
     try:
         # a slip in a setting is known before torch is loaded, which takes seconds
-        given = read_all(settings or [])
+        assignments = read_all(settings or [])
     except UserError as error:
         end(str(error))
     from protosphere.data.forms.table_schema import TableSchema
@@ -57,7 +57,7 @@ def data(
     try:
         if picture is not None:
             refuse_ending(picture)
-        run_plan = plan(preset=preset, clients=clients, trains=False, more=given)
+        run_plan = plan(preset=preset, clients=clients, trains=False, more=assignments)
         data_settings = read_settings(run_plan.run_config).settings
         data_view = view(data_settings, run_plan.clients)
         if picture is not None:

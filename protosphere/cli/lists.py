@@ -59,8 +59,8 @@ def settings(search: Search = "") -> None:
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
-    found = [row for row in rows if search.lower() in " ".join(row).lower()]
-    if not found:
+    matches = [row for row in rows if search.lower() in " ".join(row).lower()]
+    if not matches:
         typer.echo(f"nothing here has {search!r} in it.", err=True)
         raise typer.Exit(1)
-    print_table(head, found, left=len(head))
+    print_table(head, matches, left=len(head))

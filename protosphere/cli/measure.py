@@ -111,12 +111,13 @@ def _show(read: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
     right = sum(label == answer for label, answer in read)
     typer.echo(f"accuracy: {100 * right / len(read):.1f} % ({right} of {len(read)})")
     present = sorted({*labels, *predicted})
-    shown = [one_line(names[label]) for label in present]
-    typer.echo(classification_report(labels, predicted, labels=present, target_names=shown, digits=3, zero_division=0))
+    row_names = [one_line(names[label]) for label in present]
+    report = classification_report(labels, predicted, labels=present, target_names=row_names, digits=3, zero_division=0)
+    typer.echo(report)
     if len(present) <= MOST_COLUMNS:
         rows = []
-        for name, counts in zip(shown, confusion_matrix(labels, predicted, labels=present).tolist(), strict=True):
+        for name, counts in zip(row_names, confusion_matrix(labels, predicted, labels=present).tolist(), strict=True):
             if sum(counts):
                 rows.append([name, *(str(count or "") for count in counts)])
         typer.echo("true class, by the class that was answered")
-        print_table(["", *shown], rows)
+        print_table(["", *row_names], rows)

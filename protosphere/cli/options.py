@@ -90,7 +90,7 @@ class Place:
         kind, colon, name = text.partition(":")
         takes_name = {"workers": bool(name), "superlink": bool(name), "ray": bool(name) == bool(colon)}
         if text and (kind not in kinds or not takes_name.get(kind, not colon)):
-            forms = [FORMS[known] for known in kinds]
+            forms = [FORMS[allowed] for allowed in kinds]
             raise SettingError(f"--on is {text!r}, but it is {', '.join(forms[:-1])} or {forms[-1]}.")
         if kind == "workers":
             if not name.isascii() or not name.isdigit() or len(name) > 9 or int(name) < 1:

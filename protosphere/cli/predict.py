@@ -60,22 +60,22 @@ def predict(
         trained = open_trained(state, device, encoder, trust)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
-        chosen = trained.chosen(rule)
+        rule_name = trained.chosen(rule)
         single = files[0] if files and len(files) == 1 and not texts else None
         if single and holds_rows(trained, single):
             rows = read_rows(trained, single, label_column)
-            answers = list(answers_to(trained, chosen, rows))
+            answers = list(answers_to(trained, rule_name, rows))
             tell_unknown(answers)
             if rows.labels is not None:
-                measure(trained, chosen, list(zip(rows.labels, answers, strict=True)), as_json, csv)
+                measure(trained, rule_name, list(zip(rows.labels, answers, strict=True)), as_json, csv)
                 return
             if csv:
                 write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
         elif single and holds_labels(single):
-            judged = list(judge(trained, chosen, read_labelled(trained, single, label_column)))
-            known = [(label, answer) for label, answer in judged if label is not None]
-            if known:
-                measure(trained, chosen, known, as_json, csv)
+            judged = list(judge(trained, rule_name, read_labelled(trained, single, label_column)))
+            labelled = [(label, answer) for label, answer in judged if label is not None]
+            if labelled:
+                measure(trained, rule_name, labelled, as_json, csv)
                 return
             answers = [answer for _, answer in judged]
             if csv:
@@ -85,15 +85,15 @@ def predict(
                 "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."
             )
         else:
-            answers = list(answers_of(trained, chosen, [*(files or []), *(texts or [])]))
+            answers = list(answers_of(trained, rule_name, [*(files or []), *(texts or [])]))
     except UserError as error:
         end(str(error))
     read = [answer for answer in answers if not answer.problem]
     if as_json:
         for answer in read:
-            typer.echo(json.dumps(_as_json(answer, chosen, trained.class_names)))
+            typer.echo(json.dumps(_as_json(answer, rule_name, trained.class_names)))
     elif read:
-        typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {chosen}")
+        typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule_name}")
         _print_table(read, trained.class_names)
     tell_problems(answers)
 

@@ -220,11 +220,11 @@ def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resum
     if resumed:
         changed = _not_saved(plan, folder or Path(started.given["resume"]))
         options = {"--on": started.place.text, "--cpus-per-client": started.cpus, "--gpus-per-client": started.gpus}
-        words = ["protosphere", "run"]
+        arguments = ["protosphere", "run"]
         for name, value in (options | {"-c": changed}).items():
-            words += [name, str(value)] if value else []
-        words += ["--trust"] * started.given["trust"] + ["--verbose"] * started.verbose
-        lines.append(f"resume: {shlex.join([*words, '--resume', resumed])}")
+            arguments += [name, str(value)] if value else []
+        arguments += ["--trust"] * started.given["trust"] + ["--verbose"] * started.verbose
+        lines.append(f"resume: {shlex.join([*arguments, '--resume', resumed])}")
     return [*lines, f"log: {log}"] if log else lines
 
 
@@ -245,8 +245,8 @@ def _not_saved(plan: "Plan", folder: Path) -> str:
         return ""
     # a folder is named by its whole path
     named = {"resume", "results-dir"} if is_here else {"resume"}
-    words = []
+    assignments = []
     for name, value in plan.run_config.items():
         if name not in named and saved.get(name) != value:
-            words.append(f"{name}={toml_value(value)}")
-    return " ".join(words)
+            assignments.append(f"{name}={toml_value(value)}")
+    return " ".join(assignments)

@@ -54,8 +54,8 @@ def all_settings() -> dict[str, list[Setting]]:
     shared = []
     for name, field in Settings.model_fields.items():
         allowed = _describe_allowed(field.annotation, field.metadata)
-        words = " ".join((field.description or "").split())
-        shared.append(Setting(name.replace("_", "-"), field.default, allowed, words))
+        description = " ".join((field.description or "").split())
+        shared.append(Setting(name.replace("_", "-"), field.default, allowed, description))
     settings_by_prefix = {"": shared}
     for prefix, kind in sorted({item for name in METHODS for item in load_method(name).settings.items()}, key=str):
         defaults = kind()

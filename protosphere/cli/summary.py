@@ -59,8 +59,8 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     # the control needs the same public encoder
     if "encoder" not in settings and strategy in METHODS and (encoder := default_encoder(load_method(strategy))):
         settings["encoder"] = encoder
-    words = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
-    return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(words)}`"
+    assignments = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
+    return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(assignments)}`"
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:

@@ -332,8 +332,8 @@ def run_trials(
                                 "all nodes?"
                             )
                         ended.append(Finished(job.trial, time.monotonic() - job.began, failure))
-                        left = (len(waiting) + len(jobs)) * (time.monotonic() - began) / len(ended)
-                        say(f"{before + len(ended)}/{len(trials)} {_describe(ended[-1])} | {duration(left)} left")
+                        seconds = (len(waiting) + len(jobs)) * (time.monotonic() - began) / len(ended)
+                        say(f"{before + len(ended)}/{len(trials)} {_describe(ended[-1])} | {duration(seconds)} left")
                         if not keep_models:
                             # also of a run whose process was killed
                             folder.discard_models(job.trial)

@@ -111,8 +111,8 @@ class ComparisonFolder:
             written = f"Protosphere {content['version']}, format {content['format']}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start again.") from None
-        here = f"this is {own_version()}, format {FORMAT}"
-        other_version = f"{self.path} was written by other code than this ({written}; {here})"
+        this_version = f"this is {own_version()}, format {FORMAT}"
+        other_version = f"{self.path} was written by other code than this ({written}; {this_version})"
         if content["format"] != FORMAT:
             raise SettingError(f"{other_version}: continue with that one, or start again.")
         for metric in comparison.metrics:
@@ -163,10 +163,10 @@ class ComparisonFolder:
                 continue
             if completed:
                 if differing := difference(settings, as_of_today(trial.settings), INDIFFERENT, as_of_today):
-                    name, there, here = differing
+                    name, stored_value, current_value = differing
                     raise SettingError(
-                        f"{file.parent} is not a run of this comparison: its setting `{name}` is {there}, here it is "
-                        f"{here}; move it away."
+                        f"{file.parent} is not a run of this comparison: its setting `{name}` is {stored_value}, here "
+                        f"it is {current_value}; move it away."
                     )
                 return file.parent
         return None

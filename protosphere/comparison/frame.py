@@ -84,7 +84,7 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
     rule, metric = summary["headline"]["rule"], comparison.metrics[0]
-    curve = curve_of(lines, metric.curve_rule(rule))
+    curve = curve_of(of_domain(lines, metric.figure) if metric.of_domain else lines, metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
@@ -182,6 +182,16 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     return float(means.iloc[-1] if at_the_end else means.max())
 
 
+def of_domain(lines: Sequence[Mapping[str, Any]], domain: str) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl whose evaluations are of one domain's clients alone."""
+    narrowed = []
+    for line in lines:
+        rules = line.get("evaluation", {}).get("domains", {}).get(domain)
+        line_fields = {name: value for name, value in line.items() if name != "evaluation"}
+        narrowed.append(line_fields if rules is None else line_fields | {"evaluation": {"rules": rules}})
+    return narrowed
+
+
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     """Every evaluation, by the round whose models it is of: `accuracy`, and what these took: `payload` and
     `wire`.
@@ -269,8 +279,8 @@ def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.Da
 def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]]) -> pd.DataFrame:
     """Figures of methods and of their baselines as differences, with Holm's correction within a row and metric."""
     rows: list[list[Any]] = []
-    for row, metric, method, baseline, figures, others in lines:
-        gap = difference(figures, others)
+    for row, metric, method, baseline, figures, baseline_figures in lines:
+        gap = difference(figures, baseline_figures)
         numbers = [0, None, None, None, None] if gap is None else [gap.seeds, gap.mean, gap.low, gap.high, gap.p]
         rows.append([row, metric, method, baseline, *numbers])
     columns = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p"]

@@ -38,12 +38,12 @@ def plots_of(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[str, list[
     """
     plots: dict[str, list[Plot]] = {}
     for number, row in enumerate(comparison.rows, start=1):
-        made: list[Plot] = []
+        row_plots: list[Plot] = []
         for name, make in makers_of(comparison).items():
             with suppress(NothingToPlotError):
-                made.append(make(comparison, frame, row.label, name=f"{name}-row{number}"))
-        if made:
-            plots[row.label] = made
+                row_plots.append(make(comparison, frame, row.label, name=f"{name}-row{number}"))
+        if row_plots:
+            plots[row.label] = row_plots
     return plots
 
 
@@ -90,8 +90,9 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
     curve_by_method = {method: curve for method, curve in curve_by_method.items() if len(curve)}
     if not curve_by_method:
         raise NothingToPlotError(f"{row}: no trial is finished.")
-    # a curve is of test samples, or the ensemble's, which no client's majority class is beside
-    majority = floor(frame, row) if comparison.metrics[0].rule != ENSEMBLE else None
+    # it is of all clients' test samples: not beside the ensemble, nor beside one domain
+    metric = comparison.metrics[0]
+    majority = None if metric.rule == ENSEMBLE or metric.of_domain else floor(frame, row)
     columns = COLUMNS[kind]
     with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
         for place, column in enumerate(columns, 1):
@@ -186,9 +187,9 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
         NothingToPlotError: none of them is finished.
     """
     points_by_method = points_by(comparison, frame, row, setting)
-    varied = {method: points for method, points in points_by_method.items() if "" not in points}
-    values = list(dict.fromkeys(value for points in varied.values() for value in points))
-    if not any(accuracy for points in varied.values() for accuracy in points.values()):
+    points_of_varied = {method: points for method, points in points_by_method.items() if "" not in points}
+    values = list(dict.fromkeys(value for points in points_of_varied.values() for value in points))
+    if not any(accuracy for points in points_of_varied.values() for accuracy in points.values()):
         raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     # between names there is nothing, and they stand side by side
@@ -198,7 +199,7 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
         lines: dict[str, Any] = {}
         for number, (method, points) in enumerate(points_by_method.items()):
             colour = COLOURS[number % len(COLOURS)]
-            if method in varied:
+            if method in points_of_varied:
                 finished = {places[value]: point for value, point in points.items() if point}
                 across = sorted(finished)
                 means = np.array([100 * finished[x].mean for x in across])
@@ -230,11 +231,11 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
     )
     rows, highest = [], []
     for method, points in points_by_method.items():
-        known = {value: point for value, point in points.items() if point}
-        for value, point in known.items():
+        measured = {value: point for value, point in points.items() if point}
+        for value, point in measured.items():
             rows.append((method, value, 100 * point.mean, None if point.std is None else 100 * point.std, point.seeds))
-        if known and method in varied:
-            value, point = max(known.items(), key=lambda item: item[1].mean)
+        if measured and method in points_of_varied:
+            value, point = max(measured.items(), key=lambda item: item[1].mean)
             highest.append(f"{method} {100 * point.mean:.1f} % at {value}")
     numbers = pd.DataFrame(rows, columns=["method", setting, "mean (%)", "std (%)", "seeds"], dtype=object)
     alt = f"Accuracy by {setting} on {row}: highest {', '.join(highest)}."

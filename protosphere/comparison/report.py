@@ -61,15 +61,15 @@ def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequ
     from protosphere.comparison.plots import plots_of
 
     frame = collect(folder, comparison, trials)
-    once, chosen, choices = choose_variants(comparison, frame)
-    tables = tables_of(once, chosen, choices)
+    once, finished_trials, choices = choose_variants(comparison, frame)
+    tables = tables_of(once, finished_trials, choices)
     with limited_threads(1):
-        drawn = {row: images(plots) for row, plots in plots_of(once, chosen).items()}
+        drawn = {row: images(plots) for row, plots in plots_of(once, finished_trials).items()}
     write_images(folder.path, [image for row_images in drawn.values() for image in row_images])
-    conclusion = conclude(once, chosen)
+    conclusion = conclude(once, finished_trials)
     contents = {
         CSV: as_csv(frame),
-        DIFFERENCES: differences_csv(once, chosen),
+        DIFFERENCES: differences_csv(once, finished_trials),
         MARKDOWN: markdown(tables),
         LATEX: latex(tables, labels_for(tables, comparison.name)),
         REPORT: _page(folder, once, trials, frame, tables, drawn, conclusion).html(),
@@ -90,20 +90,20 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     if means.empty:
         is_finished = bool((trials["row"] == row).any())
         return f"No finished trial has the metric {metric}." if is_finished else "No trial is finished yet."
-    others = "" if len(comparison.rows) == 1 else " Below are the other rows."
+    remark = "" if len(comparison.rows) == 1 else " Below are the other rows."
     if exchange := _conclude_exchange(comparison, trials, means.max()):
-        return exchange + others
+        return exchange + remark
     best, base = str(means.idxmax()), comparison.baseline_label
     reached = f"On {row} {best} reaches {accuracy(summarise(figures[best]), seeds)} % ({metric})"
     if best == base and len(means) > 1:
-        return f"{reached}; no other method of {len(means)} is above it.{others}"
+        return f"{reached}; no other method of {len(means)} is above it.{remark}"
     lines = differences(comparison, trials)
     lines = lines[(lines["row"] == row) & (lines["metric"] == str(metric)) & (lines["method"] == best)]
     if lines.empty or not lines["seeds"].iloc[0]:
-        return f"{reached}.{others}"
+        return f"{reached}.{remark}"
     gap = lines.iloc[0]
     points = f"{100 * gap['difference']:+.1f} points, {_verdict(gap)}"
-    return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {points}.{others}"
+    return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {points}.{remark}"
 
 
 def _conclude_exchange(comparison: ComparisonSpec, trials: pd.DataFrame, best: float) -> str:
@@ -153,7 +153,7 @@ def _page(
     )
     *measured, costs = tables
     sections: list[tuple[str, list[Part]]] = [
-        ("Accuracy", [part for each in measured for part in _table(each)]),
+        ("Accuracy", [part for table in measured for part in _table(table)]),
         ("Cost", _table(costs)),
         ("Notes", list(notes_below(tables))),
     ]

@@ -449,9 +449,9 @@ def entry_of(item: Any, key: str) -> Entry:
         raise SettingError(unknown("base", table.base, preset_names()))
     if not table.base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    settings_by_method = {name: flat(own) for name, own in table.methods.items()}
-    for own in settings_by_method.values():
-        _refuse_shared(own, {"strategy"})
+    settings_by_method = {name: flat(method_settings) for name, method_settings in table.methods.items()}
+    for method_settings in settings_by_method.values():
+        _refuse_shared(method_settings, {"strategy"})
     label = label or table.base or short_name(str(settings["dataset"]))
     return Entry(label, settings, table.base, table.missing, settings_by_method)
 
@@ -559,16 +559,16 @@ def narrow(
         SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
     """
     lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
-    names = {option: split_names(words) for option, words in lists.items()}
-    for option, words in lists.items():
-        if words and not names[option]:
-            raise SettingError(f"--{option} is {shown(words)}, which names none; leave it out for all.")
+    names = {option: split_names(text) for option, text in lists.items()}
+    for option, text in lists.items():
+        if text and not names[option]:
+            raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     changes: dict[str, Any] = {"choose": choose or comparison.choose, "cross": cross or comparison.cross}
     if methods:
         # any method may be named, also one that the comparison lacks
         known_names = {entry.settings["strategy"] for entry in comparison.methods}
-        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in known_names]
-        changes["methods"] = [_pick_method(name, [*comparison.methods, *others]) for name in names["methods"]]
+        other_entries = [Entry(name, {"strategy": name}) for name in METHODS if name not in known_names]
+        changes["methods"] = [_pick_method(name, [*comparison.methods, *other_entries]) for name in names["methods"]]
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in names["datasets"]]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
@@ -633,17 +633,17 @@ def name_rows(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], tried
             "choose some of them by --partitions, or change the file."
         )
     of_datasets = set().union(*(entry.settings for entry in comparison.datasets)) - {"dataset"}
-    words = []
+    name_parts = []
     for name, value in overrides.items():
         if name in NAMING | of_datasets and value != "":
             # of a file its name will do, and of a partition its kind
             text = Path(value).name if isinstance(value, str) else str(value)
-            words.append(text if name == "partition" else f"{name} {text}")
+            name_parts.append(text if name == "partition" else f"{name} {text}")
     datasets = []
     for entry in comparison.datasets:
         label = entry.label
         if "dataset" in overrides and len(comparison.datasets) == 1:
             label = short_name(str(overrides["dataset"]))
             changes["name"] = label if comparison.name == entry.label else comparison.name
-        datasets.append(replace(entry, label=", ".join([label, *words])))
+        datasets.append(replace(entry, label=", ".join([label, *name_parts])))
     return replace(comparison, datasets=tuple(datasets), **changes)

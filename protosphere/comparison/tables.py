@@ -103,14 +103,14 @@ def notes_below(tables: Sequence[Table]) -> list[str]:
 
 def console(table: Table) -> RichTable:
     """For a terminal, without sentence and notes, which would be broken to its width."""
-    shown = RichTable(box=box.SIMPLE_HEAD)
-    shown.add_column("")
+    rich_table = RichTable(box=box.SIMPLE_HEAD)
+    rich_table.add_column("")
     for name in table.texts:
-        shown.add_column(Text(name), justify="right")
+        rich_table.add_column(Text(name), justify="right")
     for name, texts in table.texts.iterrows():
         cells = zip(texts, table.bold.loc[name], strict=True)
-        shown.add_row(Text(str(name)), *(Text(text, "bold" if is_bold else "") for text, is_bold in cells))
-    return shown
+        rich_table.add_row(Text(str(name)), *(Text(text, "bold" if is_bold else "") for text, is_bold in cells))
+    return rich_table
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -386,8 +386,8 @@ def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[C
 
 def _shows_own_rules(comparison: ComparisonSpec) -> bool:
     """Whether a metric is by each method's own rule, or stands in the place of one that is."""
-    own = (not metric.rule or metric.of_domain or metric.figure == "headline" for metric in comparison.metrics)
-    return any(own)
+    by_own_rule = (not metric.rule or metric.of_domain or metric.figure == "headline" for metric in comparison.metrics)
+    return any(by_own_rule)
 
 
 def _differ_in_rules(comparison: ComparisonSpec, trials: pd.DataFrame) -> bool:

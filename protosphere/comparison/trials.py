@@ -94,17 +94,17 @@ def expand(
         items |= {dataset, *listed(dataset)}
     _refuse_idle(data, items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
-    made: dict[str, Trial] = {}
+    trial_by_folder: dict[str, Trial] = {}
     for row, method, settings in planned:
-        given = set().union(*_layers(comparison, row, method, overrides))
-        if "clients" not in given:
+        given_names = set().union(*_layers(comparison, row, method, overrides))
+        if "clients" not in given_names:
             # where nobody says how many, the data may
             settings["clients"] = 0
-        settings = fitted(settings, given)[0]
+        settings = fitted(settings, given_names)[0]
         settings["clients"] = settings["clients"] or DEFAULT_CLIENTS
         for seed in comparison.seeds:
             name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
-            if name in made:
+            if name in trial_by_folder:
                 raise SettingError(
                     f"two runs would have the folder {name}: give rows and methods labels that differ more."
                 )
@@ -114,8 +114,8 @@ def expand(
                     f"{trial.title}: a variant is chosen on validation samples, and setting `validation-share` is 0; "
                     "give it a share, such as 0.1."
                 )
-            made[name] = trial
-    return list(made.values())
+            trial_by_folder[name] = trial
+    return list(trial_by_folder.values())
 
 
 def refuse_unmeasured(comparison: ComparisonSpec, trials: Sequence[Trial]) -> None:
@@ -297,9 +297,9 @@ def _slug(text: str) -> str:
     # an ablation's "λ_S = 0" must not look like "λ_E = 0"
     named = text.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
     # a number keeps its point
-    whole = plain_name(named.lower(), len(named.encode()) + LONGEST, sign=".")
-    if len(whole.encode()) <= LONGEST:
-        return whole
+    slug = plain_name(named.lower(), len(named.encode()) + LONGEST, sign=".")
+    if len(slug.encode()) <= LONGEST:
+        return slug
     # variants differ at their ends
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-    return f"{plain_name(whole, LONGEST - len(digest) - 1, sign='.')}-{digest}"
+    digest = hashlib.sha256(slug.encode()).hexdigest()[:8]
+    return f"{plain_name(slug, LONGEST - len(digest) - 1, sign='.')}-{digest}"

@@ -38,14 +38,14 @@ def minor() -> tuple[int, int]:
     """
     full_version = version("flwr")
     first, second, *_ = full_version.split(".")
-    found = int(first), int(second)
-    if not OLDEST <= found <= NEWEST:
-        known_versions = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    installed = int(first), int(second)
+    if not OLDEST <= installed <= NEWEST:
+        known_versions = " to ".join(".".join(map(str, pair)) for pair in (OLDEST, NEWEST))
         raise UntriedFlowerError(
             f"Flower {full_version} was not tried with this Protosphere, which knows {known_versions}; install "
             "one of these."
         )
-    return found
+    return installed
 
 
 def minor_name() -> str:
@@ -202,11 +202,14 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
 
     for message_id, pull in _arrivals(grid, list(message_ids)):
         try:
-            arrived = list(pull())
-            replies = [(message_id, reply) for reply in arrived if reply.metadata.reply_to_message_id == message_id]
+            pulled_messages = list(pull())
+            replies = []
+            for reply in pulled_messages:
+                if reply.metadata.reply_to_message_id == message_id:
+                    replies.append((message_id, reply))
             # which message it answers the client wrote itself: of a single reply we know it by what we asked for
-            if len(arrived) == 1:
-                replies = [(message_id, arrived[0])]
+            if len(pulled_messages) == 1:
+                replies = [(message_id, pulled_messages[0])]
         except httpx.HTTPError:
             raise
         # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm

@@ -115,14 +115,14 @@ def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -
     Raises:
         SettingError, DataError: one sentence on the first thing that cannot work.
     """
-    fitted, said = fitting_partition(run_config, given)
+    fitted, notes = fitting_partition(run_config, given)
     settings = read_settings(fitted).settings
     fitted = fitting_clients(fitted, settings)
     if trains and "models" not in given:
         models, sentence = fitting_models(settings)
         if models:
-            fitted["models"], said["models"] = models, sentence
-    return fitted, tuple(said.values())
+            fitted["models"], notes["models"] = models, sentence
+    return fitted, tuple(notes.values())
 
 
 def preset_names() -> list[str]:

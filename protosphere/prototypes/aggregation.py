@@ -127,7 +127,9 @@ def aggregate_weights(sets: Sequence[Weights], how: str, trim: float = 0.1) -> T
     how: `median`, `trimmed-mean` (of each value, as in `aggregate`) or `geometric-median`, a weighted mean of the sets,
     whose weights follow from the products of their differences.
     """
-    pieces = {name: torch.stack([each.tensors[name].reshape(-1).double() for each in sets]) for name in sets[0].tensors}
+    pieces = {}
+    for name in sets[0].tensors:
+        pieces[name] = torch.stack([one_set.tensors[name].reshape(-1).double() for one_set in sets])
     if how == "geometric-median":
         shares = _median_shares([rows for name, rows in pieces.items() if not name.endswith(STATISTICS)], len(sets))
         return torch.cat([shares @ rows for rows in pieces.values()])

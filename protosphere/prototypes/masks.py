@@ -216,20 +216,20 @@ class _Exchange:
         v_k = D-(O_ak) + D+(O_bk) when it has c1 and not c2, and with both or neither it costs nothing. So all
         (c1, c2) at once are (Mᵀu)[c2] + (Mᵀv)[c1] - Σ_k M[k,c1] M[k,c2] (u_k + v_k), over k other than a and b.
         """
-        given = np.flatnonzero(self.columns[:, a] > self.columns[:, b])
+        surplus = np.flatnonzero(self.columns[:, a] > self.columns[:, b])
         taken = np.flatnonzero(self.columns[:, b] > self.columns[:, a])
-        if len(given) == 0:  # a step may pass through equal rows
+        if len(surplus) == 0:  # a step may pass through equal rows
             return
         of_a, of_b = self.overlaps[a].astype(np.int64), self.overlaps[b].astype(np.int64)
         u = self.rises[of_a + 1] - self.rises[of_b]
         v = self.rises[of_b + 1] - self.rises[of_a]
         u[[a, b]] = v[[a, b]] = 0
-        from_given, from_taken = self.columns[given], self.columns[taken]
+        from_given, from_taken = self.columns[surplus], self.columns[taken]
         both = (from_given * (u + v)) @ from_taken.T
         cost = (from_given @ v)[:, None] + (from_taken @ u)[None, :] - both
         best = int(cost.argmin())
         if cost.flat[best] <= 0:  # exchanges at no cost lead out of dead ends
-            self._apply(a, b, int(given[best // len(taken)]), int(taken[best % len(taken)]))
+            self._apply(a, b, int(surplus[best // len(taken)]), int(taken[best % len(taken)]))
 
     def _apply(self, a: int, b: int, c1: int, c2: int) -> None:
         change = (self.columns[c2] - self.columns[c1]).astype(np.float32)

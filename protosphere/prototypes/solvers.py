@@ -121,8 +121,8 @@ def simplex(points: Array) -> Solution:
 
     K = len(points)
     basis = helmert(K).T
-    left, _, right = np.linalg.svd(basis.T @ points, full_matrices=False)
-    return Solution(np.sqrt(K / (K - 1)) * basis @ (left @ right), 0, "exact")
+    left_vectors, _, right_vectors = np.linalg.svd(basis.T @ points, full_matrices=False)
+    return Solution(np.sqrt(K / (K - 1)) * basis @ (left_vectors @ right_vectors), 0, "exact")
 
 
 def _tangential(force: Array, points: Array) -> Array:

@@ -68,9 +68,9 @@ class RunFolder:
         """
         root = results_root(settings.results_dir)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time()))
-        words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
+        base_name = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
         # the name travels in every message, so equal runs must have names of one length to have the same bytes
-        folder = cls(root / f"{plain_name(words, LONGEST_NAME)}-{secrets.token_hex(4)}")
+        folder = cls(root / f"{plain_name(base_name, LONGEST_NAME)}-{secrets.token_hex(4)}")
         with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
             folder.path.mkdir()

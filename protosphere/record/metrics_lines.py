@@ -125,9 +125,9 @@ def add_evaluation(
         else:
             sizes["evaluation_wire_down"] += size.wire
     for name, problem in exchanged.problems().items():
-        said = line["problems"].get(name, "")
+        earlier = line["problems"].get(name, "")
         # what fails in training often fails in the evaluation, too
-        line["problems"][name] = said if problem == said else "; ".join(filter(None, (said, problem)))
+        line["problems"][name] = earlier if problem == earlier else "; ".join(filter(None, (earlier, problem)))
     for partition, report in exchanged.reports().items():
         seconds = line["time"]["client"]
         seconds[str(partition)] = seconds.get(str(partition), 0.0) + report.seconds

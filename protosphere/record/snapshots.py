@@ -83,11 +83,11 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
     Raises:
         SettingError: they cannot be written.
     """
-    words = {name: str(value) for name, value in about.items()}
+    texts = {name: str(value) for name, value in about.items()}
     number = about["round"]
     with explain_unwritable(folder):
         with replacing(folder / NEWEST) as temporary:
-            write_tensors(temporary, tensors, words)
+            write_tensors(temporary, tensors, texts)
         for old in kept_rounds(folder):
             # a resumed run does later rounds again
             if old > number:
@@ -96,7 +96,7 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
             (folder / FOLDER).mkdir(exist_ok=True)
             path = _file(folder, number)
             with replacing(path) as temporary:
-                write_tensors(temporary, tensors, {NAME: path.stem, **words})
+                write_tensors(temporary, tensors, {NAME: path.stem, **texts})
 
 
 def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:

@@ -562,8 +562,8 @@ def prototype_values(results: Results, tensors: Tensors, about: About) -> Plot:
         of_class = {side: vectors[side][labels[side] == label] for side in sides}
         shares = [_zeros(of_class[side]) if len(of_class.get(side, ())) else None for side in ("local", "global")]
         rows.append((results.class_names[label], len(of_class.get("local", ())), *shares))
-    words = {"local": "the clients' own", "global": "the global ones"}
-    zeros = " and ".join(f"{100 * share:.0f} % of {words[side]}" for side, share in zeros_of_side.items())
+    side_names = {"local": "the clients' own", "global": "the global ones"}
+    zeros = " and ".join(f"{100 * share:.0f} % of {side_names[side]}" for side, share in zeros_of_side.items())
     caption = (
         f"Values of the prototypes of round {about.get('round', '?')} by magnitude, blank where zero: {zeros}. A "
         "zero in a client's prototype means that the unit is dead for all its samples of the class, or that the "
@@ -609,19 +609,19 @@ def alignment(results: Results, tensors: Tensors, about: About) -> Plot:
     iterations = results.rounds[ITERATIONS].dropna()
     steps = range(len(trace["mean"]))
     with canvas.figure(canvas.WHOLE) as plot:
-        left, right = plot.subplots(1, 2)
+        left_axes, right_axes = plot.subplots(1, 2)
         for name, colour, style in (
             ("max", COLOURS[2], DOTTED),
             ("mean", COLOURS[0], "-"),
             ("min", COLOURS[1], DASHED),
         ):
-            left.plot(steps, trace[name], color=colour, linestyle=style, label=name)
-        left.axhline(np.sqrt(2), color=GRID, linewidth=1.4, label="√2: at right angles")
-        left.set(xlabel="iteration of the first alignment", ylabel="Euclidean distance of unit vectors")
-        right.plot(iterations.index, iterations, color=COLOURS[0], marker=dots(iterations), markersize=3.5)
-        right.set(xlabel="round", ylabel="iterations", ylim=(0, 1.08 * iterations.max()))
-        whole_rounds(right)
-        plot.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+            left_axes.plot(steps, trace[name], color=colour, linestyle=style, label=name)
+        left_axes.axhline(np.sqrt(2), color=GRID, linewidth=1.4, label="√2: at right angles")
+        left_axes.set(xlabel="iteration of the first alignment", ylabel="Euclidean distance of unit vectors")
+        right_axes.plot(iterations.index, iterations, color=COLOURS[0], marker=dots(iterations), markersize=3.5)
+        right_axes.set(xlabel="round", ylabel="iterations", ylim=(0, 1.08 * iterations.max()))
+        whole_rounds(right_axes)
+        plot.legend(*left_axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     alt = (
         f"Distances after {len(steps) - 1} iterations of the first alignment: nearest pair {trace['min'][-1]:.3g}, "
         f"mean {trace['mean'][-1]:.3g}; iterations from {iterations.iloc[0]:.0f} to {iterations.iloc[-1]:.0f} in the "

@@ -202,8 +202,8 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
         # NaN stands for a number that is missing
         inputs = {"shape": list(transform.shape), "values": "the columns' features, in the order of `features`"}
         values = {value for column in transform.columns for value in column.values}
-        words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
-        inputs |= {"features": _features(transform.columns), "missing_words": words}
+        missing_words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
+        inputs |= {"features": _features(transform.columns), "missing_words": missing_words}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,

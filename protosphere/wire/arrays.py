@@ -279,10 +279,10 @@ def _read_shapes(sizes: NDArray[np.generic], layout: Layout) -> Layout:
         raise MessageError(
             f"the array `shapes` is {sizes.dtype} of shape {sizes.shape}, {number} values of int32 were agreed"
         )
-    left = sizes.tolist()
+    remaining = sizes.tolist()
     shapes: list[tuple[str, tuple[int, ...]]] = []
     for name, largest in layout:
-        shape, left = tuple(left[: len(largest)]), left[len(largest) :]
+        shape, remaining = tuple(remaining[: len(largest)]), remaining[len(largest) :]
         if not all(0 <= size <= most for size, most in zip(shape, largest, strict=True)):
             raise MessageError(f"tensor `{name}` has shape {shape}, at most {largest} was agreed")
         shapes.append((name, shape))

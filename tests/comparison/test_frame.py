@@ -17,6 +17,7 @@ from protosphere.comparison.frame import (
     differences_csv,
     gains_of_exchange,
     means_of,
+    of_domain,
     summarise,
     value_of,
     without_control,
@@ -85,6 +86,13 @@ def test_a_curve_has_the_bytes_of_training_up_to_each_evaluation():
     sparse = [line(0, 0.3), {"round": 1, "bytes": lines[1]["bytes"]}, line(2, 0.5) | {"ensemble": {"accuracy": 0.7}}]
     assert list(curve_of(sparse, "local-prototypes").itertuples(name=None)) == [(0, 0.3, 0, 0), (2, 0.5, 400, 600)]
     assert list(curve_of(sparse, "ensemble").itertuples(name=None)) == [(2, 0.7, 400, 600)]
+
+
+def test_a_curve_of_a_domain_is_of_its_clients_alone():
+    lines = [line(0, 0.3), line(1, 0.5)]
+    lines[1]["evaluation"] |= {"domains": {"usps": {"classifier": {"test": {"mean": 0.7, "std": 0.1, "worst": 0.6}}}}}
+    assert curve_of(of_domain(lines, "usps"), "classifier").to_numpy().tolist() == [[0.7, 200, 300]]
+    assert curve_of(of_domain(lines, "svhn"), "classifier").empty
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):
