@@ -7,7 +7,6 @@ more than one worker, clients run in spawned processes (never threads: torch's s
 import os
 import secrets
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,13 +24,7 @@ from protosphere.client_app.app import app as client_app
 from protosphere.client_app.app import new_client
 from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
-from protosphere.core.flower import (
-    APP_RAISED,
-    SERVER_NODE,
-    WORKER_DIED,
-    stamp,
-    take_identity,
-)
+from protosphere.core.flower import APP_RAISED, SERVER_NODE, WORKER_DIED, stamp, take_identity
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
@@ -74,24 +67,12 @@ class LocalGrid(Grid):
         take_identity(self.run_id, task_id=1)
         simulate()
 
-    def set_run(self, run: Any) -> None:
-        """There is one run a grid; nothing to set."""
+    def _refuse(self, *arguments: Any, **options: Any) -> Any:
+        """What Flower's grids have besides, and our server does without."""
+        raise NotImplementedError("an in-process grid has no SuperLink; push messages, and pull their replies")
 
-    @property
-    def run(self) -> Any:
-        """There is no SuperLink that would know of a run."""
-        raise RuntimeError("an in-process grid has no SuperLink run")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """As `Message(...)`, which Flower prefers."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    set_run = create_message = send_and_receive = _refuse
+    run = property(_refuse)
 
     def get_node_ids(self) -> list[int]:
         """All nodes are there from the start."""
@@ -137,19 +118,6 @@ class LocalGrid(Grid):
 
     def _context(self, node: int) -> Context:
         return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Push, then pull until all replies are there or `timeout` seconds have passed."""
-        waiting = set(self.push_messages(messages))
-        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
-        replies: list[Message] = []
-        while waiting and time.monotonic() < deadline:
-            replies_now = self.pull_messages(waiting)
-            waiting -= {reply.metadata.reply_to_message_id for reply in replies_now}
-            replies += replies_now
-            if not replies_now:
-                time.sleep(0.01)
-        return replies
 
     def close(self) -> None:
         """End the worker processes."""
