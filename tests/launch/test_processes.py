@@ -25,7 +25,7 @@ subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sle
 print("up", flush=True)
 """
 WAITS = "time.sleep(600)\n"
-# an orphan that is slow to end, and tells whether its own worker was there until then
+# is slow to end, and tells whether its own worker was there until then
 SLOW = """
 import signal, subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -37,6 +37,14 @@ signal.signal(signal.SIGTERM, end)
 print("up", flush=True)
 time.sleep(600)
 """
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+# both end at once
+LEAVES = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLOW!r}]); {WAITS}"
+BOTH = f"""
+import subprocess, sys, time
+for code in {[STUBBORN, LEAVES]!r}:
+    subprocess.Popen([sys.executable, "-c", code])
+{WAITS}"""
 
 FRONT = """
 import os, signal, subprocess, sys, time
@@ -91,29 +99,9 @@ def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folde
     assert not scratch.exists()
 
 
-def test_who_is_slow_to_end_has_its_workers_until_then():
-    leaves = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLOW!r}]); {WAITS}"
-    watcher = processes.start([sys.executable, "-c", leaves], stdout=subprocess.PIPE)
-    assert watcher.stdout.readline() == "up\n"
-    processes.stop(watcher)
-    assert watcher.stdout.read() == "whole\n"
-
-
-# ends at once, and leaves a worker that ends in its own way
-LEAVES = f"""
-import subprocess, sys, time
-worker = subprocess.Popen([sys.executable, "-c", {SLOW!r}])
-time.sleep(600)
-"""
-
-
-def test_a_stubborn_process_takes_no_time_from_those_whose_parent_has_ended():
-    """As the resource tracker of a forkserver, which waits for the server's workers."""
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    both = (
-        f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', code]) for code in {[stubborn, LEAVES]!r}]"
-    )
-    watcher = processes.start([sys.executable, "-c", f"{both}; import time; {WAITS}"], 3.0, stdout=subprocess.PIPE)
+def test_who_is_slow_to_end_has_its_workers_and_its_time_beside_one_that_does_not_listen():
+    """Also where its parent has ended before: as the workers of a forkserver, for which its resource tracker waits."""
+    watcher = processes.start([sys.executable, "-c", BOTH], 3.0, stdout=subprocess.PIPE)
     assert watcher.stdout.readline() == "up\n"
     processes.stop(watcher)
     assert watcher.stdout.read() == "whole\n"
