@@ -8,7 +8,7 @@ import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from cryptography import x509
@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protosphere.cli.help import Command, Group
+from protosphere.cli.options import end
 
 AUTHORITY_DAYS = 3650
-YEAR = 365
 SLACK = timedelta(hours=1)  # clocks of sites differ a little
 LOCAL = ("localhost", "127.0.0.1")
 PROMPT = "passphrase of ca.key"
@@ -77,7 +77,7 @@ def superlink(
     hosts: Annotated[
         list[str], typer.Argument(help="Names and addresses that nodes use for the SuperLink.", show_default=False)
     ],
-    days: Days = YEAR,
+    days: Days = 365,
 ) -> None:
     """Create the SuperLink's key and certificate.
 
@@ -90,10 +90,8 @@ def superlink(
         pem = (folder / "ca.key").read_bytes()
         secret = typer.prompt(PROMPT, hide_input=True).encode() if b"ENCRYPTED" in pem else None
         signer: Any = load_pem_private_key(pem, secret)
-        if not isinstance(signer, ec.EllipticCurvePrivateKey):
-            raise ValueError("ca.key is of another kind than `authority` makes")
     except (OSError, ValueError) as error:
-        _end(f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them where none are.")
+        end(f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them where none are.")
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
     certificate = (
@@ -138,7 +136,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         if ":" in host or "/" in host or not host.isascii() or not host.strip():
-            _end(f"{host!r} is no host name or address; give what stands before the port, such as fl.example.org.")
+            end(f"{host!r} is no host name or address; give what stands before the port, such as fl.example.org.")
         return x509.DNSName(host)
 
 
@@ -151,7 +149,7 @@ def _write(files: dict[Path, bytes]) -> None:
     """All of them or, if one is there already, none; a private key is never readable by others, not even for long."""
     existing_files = [str(path) for path in files if path.exists()]
     if existing_files:
-        _end(f"{' and '.join(existing_files)} exist already and are kept; remove them first, or give another folder.")
+        end(f"{' and '.join(existing_files)} exist already and are kept; remove them first, or give another folder.")
     try:
         for path, content in files.items():
             mode = 0o644 if path.suffix in (".crt", ".pub") else 0o600
@@ -160,12 +158,7 @@ def _write(files: dict[Path, bytes]) -> None:
                 file.write(content)
             typer.echo(str(path))
     except OSError as error:
-        _end(f"{error.filename} cannot be written ({error.strerror}).")
-
-
-def _end(sentence: str) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(2)
+        end(f"{error.filename} cannot be written ({error.strerror}).")
 
 
 if __name__ == "__main__":

@@ -87,11 +87,8 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
         # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
         ctypes.CDLL(None).prctl(SET_NAME, program.name.encode())
     sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
-    if spec.insecure:
-        sys.argv.append("--insecure")
-    elif spec.root_certificates_path is not None:
-        sys.argv += ["--root-certificates", spec.root_certificates_path]
     sys.argv += ["--parent-pid", str(spec.parent_pid)]
+    sys.argv += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
     watch_tasks(allowed)
     if allowed is None:
         program.load()()
@@ -140,16 +137,16 @@ def read_digests(file: Path) -> list[str]:
 
 def main(words: list[str]) -> None:
     """Be the SuperExec."""
-    border = words.index("--")
     parser = argparse.ArgumentParser(prog="deploy/executor.py")
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--allow-app", type=Path)
-    options = parser.parse_args(words[:border])
+    parser.add_argument("words", nargs="*", help="options of flower-superexec, behind --")
+    options = parser.parse_args(words)
     executor = TaskExecutor(options.cold, options.allow_app)
     methods = {"launch": lambda _, spec: executor.launch(spec), "close": lambda _: executor.close()}
     for name, method in methods.items():
         setattr(SubprocessExecutor, name, method)
-    sys.argv = ["flower-superexec", *words[border + 1 :]]
+    sys.argv = ["flower-superexec", *options.words]
     flower_superexec()
 
 

@@ -8,6 +8,7 @@ message and task away again; so here that of a stopped run is one of them.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flwr.supercore.run import RunNotRunningException
@@ -15,24 +16,18 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
 
-def with_ordinary_errors(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call to the SuperLink that raises an ordinary exception where the run has been stopped."""
+def cleaning(pull_and_store: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of Flower's that receives a message, which leaves nothing of one that it could not receive."""
 
-    def ordinary(*arguments: Any) -> Any:
+    def with_ordinary_error(call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except RunNotRunningException:
             raise RuntimeError("the run was stopped") from None
 
-    return ordinary
-
-
-def cleaning(pull_and_store: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of Flower's that receives a message, which leaves nothing of one that it could not receive."""
-
     def pull(**calls: Any) -> Any:
         for name in ("pull_object", "confirm_message_received"):
-            calls[name] = with_ordinary_errors(calls[name])
+            calls[name] = partial(with_ordinary_error, calls[name])
         return pull_and_store(**calls)
 
     return pull
