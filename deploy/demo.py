@@ -166,8 +166,8 @@ def main(extra: str) -> int:
     for partition, (root, model) in enumerate(zip(write_sites(folder / "data", len(MODELS)), MODELS, strict=True)):
         sites[partition] = {"data": str(root), "model": model, "device": "cpu"}
     deployment = Deployment(folder, sites)
-    command = ["protosphere", "run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS]
-    command += [*(["-c", extra] if extra else []), "--results", str(home().absolute() / "results")]
+    words = ["run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS, *(["-c", extra] if extra else [])]
+    words += ["--results", str(home().absolute() / "results")]
     run = None
     with interruptible() as deafen:
         try:
@@ -175,9 +175,9 @@ def main(extra: str) -> int:
             if fleet_transport() == "http":
                 print("== on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
             deployment.start()
-            print(f"== FLWR_HOME={deployment.config} {shlex.join(command)}", flush=True)
-            program = [sys.executable, "-m", "protosphere.cli.main"]
-            run = processes.start([*program, *command[1:]], STOP_PATIENCE, cwd=ROOT, env=deployment.environment)
+            print(f"== FLWR_HOME={deployment.config} protosphere {shlex.join(words)}", flush=True)
+            command = [sys.executable, "-m", "protosphere.cli.main", *words]
+            run = processes.start(command, STOP_PATIENCE, cwd=ROOT, env=deployment.environment)
             code = run.wait()
         except FlowerError as error:
             print(error, file=sys.stderr)

@@ -260,9 +260,8 @@ class SuperLink:
         finally:
             self.flower_run = submitted_run(answer)
         if not self.flower_run:
-            reason = "" if self.is_simulation else obstacle(self._name)
-            reason = reason or refusal(answer) or refusal(errors)
-            reason = reason or f"`flwr run` ended with exit code {command.returncode}"
+            reasons = ("" if self.is_simulation else obstacle(self._name), refusal(answer), refusal(errors))
+            reason = next(filter(None, reasons), f"`flwr run` ended with exit code {command.returncode}")
             raise FlowerError(f"Flower did not start the run: {reason}.")
 
     def stream(self) -> Iterator[str]:

@@ -168,11 +168,8 @@ def run_in_process(
         # clients that answer in this process keep their states beside the server's checkpoint
         with said(hear), unsettled.wait() if workers == 1 else nullcontext():
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), open_folder, on_round)
-    except USER_ERRORS as error:
-        lines.append(f"error: {error}")
-        raise
-    except Exception:
-        lines.append(traceback.format_exc())
+    except Exception as error:
+        lines.append(f"error: {error}" if isinstance(error, USER_ERRORS) else traceback.format_exc())
         raise
     finally:
         grid.close()

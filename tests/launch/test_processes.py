@@ -1,19 +1,18 @@
-"""Real processes and their watcher: nothing of them lives on, however we end, and nobody else's is touched."""
+"""Real processes and their watcher: nothing of them lives on, and nobody else's is touched. Also where their starter is
+killed: tests/deploy/test_with_superexec.py, and with its folder tests/integration/test_flwr_run.py."""
 
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, interruptible
 from tests.integration.watched import alive, descendants
-from tests.waiting import PATIENCE, comes
+from tests.waiting import PATIENCE
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are found by Linux' subreaper")
 # as Flower's SuperExec one leads a session of its own; as Ray's daemons one has lost its parent; one ignores SIGTERM
 TREE = """
@@ -46,15 +45,6 @@ for code in {[STUBBORN, LEAVES]!r}:
     subprocess.Popen([sys.executable, "-c", code])
 {WAITS}"""
 
-FRONT = """
-import os, signal, subprocess, sys, time
-from protosphere.launch import processes
-watcher = processes.start([sys.executable, "-c", sys.argv[2]], 0.3, sys.argv[1], stdout=subprocess.PIPE)
-watcher.stdout.readline()
-print(watcher.pid, flush=True)
-time.sleep(600)
-"""
-
 
 @pytest.mark.parametrize(("end", "code"), [(WAITS, 128 + signal.SIGKILL), ("", 0)])
 def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(end, code):
@@ -65,6 +55,9 @@ def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(
     tree = descendants(watcher.pid)
     assert len(tree) >= 2
     if end:
+        # what a terminal sends is no matter of the watcher's
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.kill(watcher.pid, number)
         processes.stop(watcher)
     assert watcher.wait(PATIENCE) == code
     assert alive(tree) == set()
@@ -72,31 +65,12 @@ def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(
     stranger.communicate(b"")
 
 
-@pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
 def test_the_exit_code_is_the_command_s_and_its_stdin_is_empty(ends, code):
     words = [sys.executable, "-c", f"import os, sys; print([sys.stdin.read(), *sys.argv[1:]], flush=True); {ends}"]
     watcher = processes.start([*words, "a b", "$c"], stdout=subprocess.PIPE)
     assert watcher.communicate(timeout=PATIENCE)[0] == "['', 'a b', '$c']\n"
     assert watcher.returncode == code
-
-
-def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folder(tmp_path):
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    command = [sys.executable, "-c", FRONT, str(scratch), TREE + WAITS]
-    # a group of its own stands for a terminal's
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as front:
-        watcher = int(front.stdout.readline())
-        tree = descendants(front.pid)
-        assert len(tree) == 5
-        # what a terminal sends is no matter of the watcher's
-        for number in (signal.SIGINT, signal.SIGHUP):
-            os.kill(watcher, number)
-        os.killpg(front.pid, signal.SIGKILL)
-        # nobody who lives on holds its stdout: a pipe into `tail` ends
-        assert front.communicate(timeout=PATIENCE)[0] == ""
-    assert comes(lambda: not alive(tree))
-    assert not scratch.exists()
 
 
 def test_who_is_slow_to_end_has_its_workers_and_its_time_beside_one_that_does_not_listen():
