@@ -2,8 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
+import time
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from protosphere.client_app.train import train
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ClientState
 from tests.payloads import payload
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -189,16 +190,22 @@ def test_of_downloads_that_are_sent_once_the_one_before_is_kept(store):
 
 
 def test_two_processes_of_a_site_never_share_a_store(store):
-    code = "import sys; from pathlib import Path; from protosphere.client_app.store import Store\n"
-    code += "with Store(Path(sys.argv[1])).lock(0): print('held', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(store.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(StoreError, match="another process of this site still works on"), store.lock(0.1):
-            pytest.fail("both hold it")
-        # it dies in the middle
-        other.kill()
+    def hold(held):
+        with Store(store.folder).lock(0):
+            held.set()
+            time.sleep(PATIENCE)
+
+    # a fork, for what takes long is to load torch
+    fork = get_context("fork")
+    held = fork.Event()
+    other = fork.Process(target=hold, args=(held,))
+    other.start()
+    assert held.wait(PATIENCE)
+    with pytest.raises(StoreError, match="another process of this site still works on"), store.lock(0.1):
+        pytest.fail("both hold it")
+    # it dies in the middle
+    other.kill()
+    other.join()
     with store.lock(10):
         store.save(1, state_with(1.0))
     assert store.generations() == [1]

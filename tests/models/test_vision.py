@@ -12,6 +12,12 @@ from protosphere.models.vision import vision_backbone
 PAPERS = {"resnet18": 1, "googlenet": 1, "mobilenet_v2": 0, "shufflenet_v2_x1_0": 1, "efficientnet_b0": 0}
 
 
+def drawn_by_nobody(name: str, shape: tuple[int, ...]) -> nn.Module:
+    """A backbone whose tensors have shapes alone: to draw the weights of large networks takes seconds."""
+    with torch.device("meta"):
+        return vision_backbone(name, shape)
+
+
 def first_convolution(network: nn.Module) -> nn.Conv2d:
     return next(module for module in network.modules() if isinstance(module, nn.Conv2d))
 
@@ -22,11 +28,11 @@ def max_pools(network: nn.Module) -> int:
 
 @pytest.mark.parametrize(("name", "removed"), PAPERS.items())
 def test_a_small_image_keeps_its_resolution_through_the_stem(name: str, removed: int) -> None:
-    network = vision_backbone(name, (1, 63, 63))
+    network = drawn_by_nobody(name, (1, 63, 63))
     stem = first_convolution(network)
-    assert stem(torch.randn(2, 1, 63, 63)).shape == (2, stem.out_channels, 63, 63)
+    assert stem(torch.empty(2, 1, 63, 63, device="meta")).shape == (2, stem.out_channels, 63, 63)
     assert stem.kernel_size == (3, 3)
-    assert max_pools(network) == max_pools(vision_backbone(name, (3, 64, 64))) - removed
+    assert max_pools(network) == max_pools(drawn_by_nobody(name, (3, 64, 64))) - removed
     # dropout goes with the classifier
     assert not [module for module in network.modules() if isinstance(module, nn.Dropout)]
 
@@ -69,7 +75,8 @@ def test_what_cannot_be_pooled_is_refused(name: str, dim: int, words: str) -> No
 
 
 def test_alexnet_is_pooled_to_its_channels_and_a_vit_takes_the_size_it_is_built_for() -> None:
-    assert vision_backbone("alexnet", (3, 32, 32))(torch.randn(2, 3, 32, 32)).shape == (2, 256)
-    assert vision_backbone("vit_b_16", (1, 32, 32))(torch.randn(1, 1, 32, 32)).shape == (1, 768)
+    for name, channels, width in (("alexnet", 3, 256), ("vit_b_16", 1, 768)):
+        network = drawn_by_nobody(name, (channels, 32, 32))
+        assert network(torch.empty(2, channels, 32, 32, device="meta")).shape == (2, width)
     with pytest.raises(models.ModelError, match=r"'vit_b_16' does not fit inputs of shape \(1, 28, 28\).*patch size"):
         models.build("vit_b_16", (1, 28, 28), 16, 5, 0)
