@@ -31,6 +31,7 @@ def hold(names):
     assert found.attempted == len(test.examples)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_examples_of_the_docstrings_run():
     hold([name for name in LISTED if name not in COMPARING and name != "Error"])
 

@@ -47,7 +47,7 @@ def on_a_terminal(*command, until):
 
 
 def test_on_a_terminal_a_bar_moves_and_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):
-    seen, code = on_a_terminal(*COMMAND, QUICK, until="round   30/3000")
+    seen, code = on_a_terminal(*COMMAND, QUICK, until="round    5/3000")
     assert code == 130
     whole = "".join(seen)
     before = ESCAPES.sub("", whole.partition("results: ")[0])

@@ -17,7 +17,7 @@ WORDS = [*COMMON, *(word for words in THEMES.values() for word in words)]
 CLIENTS = 3
 
 
-def write_notes(folder, patients=90):
+def write_notes(folder, patients=60):
     """notes.csv: one to three notes a patient."""
     folder.mkdir()
     draw = random.Random(0)
@@ -53,7 +53,7 @@ def settings(place):
     models = ",".join(f"hf:{place / 'encoder'}{query}" for query in ("?trainable=0", "?trainable=1", ""))
     columns = {"text-column": "note", "label-column": "where", "group-column": "patient"}
     task = {"strategy": "fedpagr", "dataset": str(place / "notes"), "models": models, "max-samples": 0}
-    task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 3, "ensemble-every": 2, "min-samples": 5}
+    task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 2, "ensemble-every": 2, "min-samples": 5}
     return task | columns
 
 

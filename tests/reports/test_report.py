@@ -285,6 +285,7 @@ def test_models_of_one_name_in_two_files_stay_two():
 LACKING = {"protonorm": set()}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -294,9 +295,7 @@ LACKING = {"protonorm": set()}
     ],
     ids=lambda settings: settings.get("dataset", settings["strategy"]),
 )
-def test_real_runs_have_reports(run, settings, request):
-    if settings["strategy"] != "protonorm":
-        request.getfixturevalue("undrawn")
+def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)

@@ -41,6 +41,8 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
     lines = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)[1]
     assert len([line for line in lines.splitlines() if line]) <= 10
+    assert lines.count("clients=4)") == 1
+    lines = lines.replace("clients=4)", 'clients=4, models="tiny_perceptron", max_samples=400)')
     own = {}
     exec(compile(lines, "docs/flower.md", "exec"), own)
     # the app's own configuration, of which clients know nothing
@@ -58,6 +60,8 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
         "rounds": 3,
         "dataset": "digits",
         "clients": 4,
+        "models": "tiny_perceptron",
+        "max-samples": 400,
     }
     # the same figures as those of a run that has its settings from its configuration
     same = start(record.settings(), clients=4)
@@ -68,6 +72,7 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
         assert (own_line, more > 0) == (line, line["round"] > 0)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_strategy_holds_the_folder_of_its_run_and_starts_once(home, monkeypatch):
     monkeypatch.setattr(status, "leave_report", leave_report)
     states = []

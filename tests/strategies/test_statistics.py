@@ -146,7 +146,7 @@ def federation():
 def test_a_liar_that_knows_what_the_others_send_costs_them_little(federation, method):
     few = {"fedpft.epochs": 5} if method == "fedpft" else {}
     honest = federation.accuracy(method, "mean", 0, LIES[0], **few)
-    plain = min(federation.accuracy(method, "mean", 1, lie, **few) for lie in LIES)
+    plain = federation.accuracy(method, "mean", 1, LIES[0], **few)
     robust = min(federation.accuracy(method, "geometric-median", 1, lie, **few) for lie in LIES)
     assert plain < honest - 3
     assert robust > honest - 4
