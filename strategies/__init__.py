@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
@@ -314,13 +314,26 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
     Args:
         strategy: a method of somebody's own, whose settings belong to them, too.
     """
+    own = _defaults_of(load_method(str(strategy))) if plugins.is_plugin(str(strategy)) else {}
+    return {**_registered_defaults(), **own}
+
+
+@cache
+def _registered_defaults() -> Mapping[str, Any]:
+    """Of the settings that all methods share, and of those of the registry's methods."""
     shared = Settings()
     defaults = {name: getattr(shared, name.replace("-", "_")) for name in _list_names(Settings)}
-    plugin_names = [str(strategy)] if plugins.is_plugin(str(strategy)) else []
-    for method in map(load_method, [*METHODS, *plugin_names]):
-        for prefix, kind in method.settings.items():
-            default = kind()
-            defaults |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _list_names(kind)}
+    for method in map(load_method, METHODS):
+        defaults |= _defaults_of(method)
+    return defaults
+
+
+def _defaults_of(method: Method) -> dict[str, Any]:
+    """Of the method's own settings."""
+    defaults = {}
+    for prefix, kind in method.settings.items():
+        default = kind()
+        defaults |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _list_names(kind)}
     return defaults
 
 

@@ -80,21 +80,21 @@ def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_
 
     def on_round(figures):
         heard.append(figures)
-        return figures["round"] < 3
+        return figures["round"] < 2
 
-    run = start(strategy="protonorm", rounds=5, on_round=on_round)
-    assert [figures["round"] for figures in heard] == [0, 1, 2, 3]
+    run = start(strategy="protonorm", on_round=on_round)
+    assert [figures["round"] for figures in heard] == [0, 1, 2]
     table = run.rounds
     for figures in heard:
         assert figures["accuracy"] == table.loc[figures["round"], "accuracy"]
         if figures["round"]:
             assert figures["loss"] == table.loc[figures["round"], "loss"]
-    assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 3, "completed")
-    assert "ended by on-round after 3 rounds" in run.report().path.read_text()
+    assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 2, "completed")
+    assert "ended by on-round after 2 rounds" in run.report().path.read_text()
     print_summary(run.folder)
-    assert "ended by on-round after round 3" in capsys.readouterr().out
+    assert "ended by on-round after round 2" in capsys.readouterr().out
     # it may go on, and is then the run that nobody ended
-    longer, whole = protosphere.run(resume=run, quiet=True), start(strategy="protonorm", rounds=5)
+    longer, whole = protosphere.run(resume=run, quiet=True), start(strategy="protonorm")
     assert run.rounds.equals(longer.rounds)
     timeless = [name for name in whole.rounds.columns if name != "seconds" and not name.startswith("wire")]
     assert longer.rounds[timeless].equals(whole.rounds[timeless])
@@ -109,12 +109,12 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
             raise error
 
     with pytest.raises(error) as caught:
-        start(strategy="fedproto", rounds=4, on_round=on_round)
+        start(strategy="fedproto", on_round=on_round)
     run = protosphere.load()
     assert any(str(run.folder) in note for note in caught.value.__notes__)
     assert (run.status["state"], run.summary["status"], run.rounds.index.tolist()) == (state, "not finished", [0, 1, 2])
     assert (run.folder / "report.html").exists() == (state == "stopped")
-    whole = start(strategy="fedproto", rounds=4)
+    whole = start(strategy="fedproto")
     assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
 
 
@@ -122,7 +122,7 @@ def test_runs_in_threads_wait_for_each_other():
     heard = []
 
     def go(seed):
-        start(strategy="fedproto", seed=seed, on_round=lambda figures: heard.append(seed))
+        start(strategy="fedproto", rounds=1, seed=seed, on_round=lambda figures: heard.append(seed))
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(go, range(3)))

@@ -1,11 +1,14 @@
 """An exported program, in a process that has nothing of this project, says what `predict` says."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import redirect_stdout
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 
@@ -20,12 +23,14 @@ from protosphere.serving.export import METADATA, Program, export
 from protosphere.serving.input_rows import answers_to, read_rows
 from protosphere.serving.predict import open_trained
 from tests.strategies.needs import ASKED
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 # what is set to None cannot be imported
-ALONE = """
+PROJECT = ("protosphere", "flwr")
+ALONE = f"""
 import sys
-for name in ("protosphere", "flwr"):
+for name in {PROJECT}:
     sys.modules[name] = None
 """
 # settings of a run, and the rule to export of it, "" the client's own
@@ -37,8 +42,8 @@ CASES = {
     "pool": (ASKED["protosphere"], ""),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, ""),
 }
-# each kind of input, and each kind of module; a file takes seconds
-WRITTEN = ("nearest", "cosine", "pool", "numbers")
+# a network with batch normalisation, and two networks; a file takes seconds, and tests/api/test_own_data.py has numbers
+WRITTEN = ("cosine", "pool")
 
 
 @pytest.fixture
@@ -61,6 +66,25 @@ def inputs_for(trained, rows):
         return numbers, numbers.numpy()
     stored = torch.randint(0, int(scale) + 1, shape, generator=random, dtype=torch.uint8)
     return stored, np.rint(stored.numpy() * (255 / scale)).astype(np.float32)
+
+
+def run_alone(code, folder):
+    """What code prints that runs in a folder, in a copy of this process without this project: a fork, for what takes
+    long is to load torch."""
+
+    def act():
+        os.chdir(folder)
+        for name in list(sys.modules):
+            if name.partition(".")[0] in PROJECT:
+                sys.modules[name] = None
+        with open("said", "w") as said, redirect_stdout(said):
+            exec(code, {})
+
+    process = get_context("fork").Process(target=act)
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    return (folder / "said").read_text()
 
 
 def tells_places(content):
@@ -92,22 +116,19 @@ def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predi
             stored, inputs = inputs_for(trained, rows)
             np.save(tmp_path / f"{name}.{rows}.npy", inputs)
             expected[name, rows] = trained.scores(trained.chosen(rule), stored).float()
-    shutil.copy(tmp_path / "nearest.pt2", tmp_path / "model.pt2")
-    pixels = np.load(tmp_path / "nearest.1.npy")[0, 0].astype(np.uint8)
+    shutil.copy(tmp_path / "pool.pt2", tmp_path / "model.pt2")
+    pixels = np.load(tmp_path / "pool.1.npy")[0, 0].astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
     code = (
-        f"{ALONE}{example}\n"
+        f"{example}\n"
         f"for name in {[*WRITTEN]}:\n"
         "    program = torch.export.load(f'{name}.pt2').module()\n"
         "    for rows in (1, 5):\n"
         "        scores, features = program(torch.from_numpy(np.load(f'{name}.{rows}.npy')))\n"
         "        np.savez(f'{name}.{rows}.npz', scores=scores.detach(), features=features.detach())\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True, timeout=300
-    )
-    assert said.stdout.split() == ["0123456789"[int(expected["nearest", 1].argmax())]]
+    assert run_alone(code, tmp_path).split() == ["0123456789"[int(expected["pool", 1].argmax())]]
     for (name, rows), scores in expected.items():
         found = np.load(tmp_path / f"{name}.{rows}.npz")
         np.testing.assert_allclose(found["scores"], scores, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -128,12 +149,12 @@ def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tm
     torch.testing.assert_close(scores, trained.scores("local-prototypes", stored).float(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["nearest", "pool"])
-def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name):
+def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
     runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
-    trained = client_of(CASES[name][0])
+    # the table below has the nearest prototype
+    trained = client_of(CASES["pool"][0])
     export(trained, tmp_path / "model.onnx")
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     assert not tells_places((tmp_path / "model.onnx").read_bytes())
@@ -164,7 +185,7 @@ def of_a_table(tmp_path, run, home):
     )
     (tmp_path / "data").mkdir()
     frame.to_csv(tmp_path / "data" / "train.csv", index=False)
-    quick = {"rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "device": "cpu"}
+    quick = {"strategy": "protonorm", "rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "device": "cpu"}
     name = run(
         {"dataset": str(tmp_path / "data"), "label-column": "outcome", "partition": "iid", **quick}, clients=2
     ).name
@@ -197,13 +218,9 @@ def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answer
     names = [trained.class_names[answer.label] for answer in expected]
     assert len(set(names)) == 3
     assert said.stdout.split() == names
-    # what is no row of features is refused, by either program
-    raw = np.zeros((2, 4), np.float32)
+    # what is no row of features is refused
     with pytest.raises(Exception, match="Got: 4 Expected: 9"):
-        session.run(None, {"inputs": raw})
-    export(trained, tmp_path / "model.pt2")
-    with pytest.raises(Exception, match=r"== 9"):
-        torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(raw))
+        session.run(None, {"inputs": np.zeros((2, 4), np.float32)})
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -41,10 +41,10 @@ lines_of = {}  # what a method is at several limits is run once
 def test_at_its_limit_a_method_is_another_to_the_bit(run, metrics, limit):
     settings, base = LIMITS[limit]
 
-    ours = metrics(run(SMALL | settings, clients=3))
+    ours = metrics(run(SMALL | settings, clients=2))
     name = repr(base)
     if name not in lines_of:
-        lines_of[name] = metrics(run(SMALL | base, clients=3))
+        lines_of[name] = metrics(run(SMALL | base, clients=2))
     theirs = lines_of[name]
 
     for line, other in zip(ours, theirs, strict=True):
