@@ -112,7 +112,16 @@ def constant(self, asked, sums):
 # --- non-interference ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*RELEASES, *QUIET])
+def one_of_each_upload():
+    """Of methods that make the same message of a release, the first: of a method nothing else has a say in what
+    leaves."""
+    first = {}
+    for name in [*RELEASES, *QUIET]:
+        first.setdefault(load_method(name).objective.upload, name)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("name", one_of_each_upload())
 def test_all_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
     monkeypatch.setattr(Ledger, "release", constant)
     sent = []

@@ -59,7 +59,7 @@ def test_every_method_sees_the_same_clients_models_and_samples(told):
     reference = told("local", 3)
     assert all(len(sampled) == 3 for sampled in reference["sampled"])
     assert len({tuple(sampled) for sampled in reference["sampled"]}) > 1, "samples differ by round"
-    for strategy in ("protonorm", "tinyproto-ft", "pfpl"):
+    for strategy in ("protonorm", "pfpl"):
         assert told(strategy, 3) == reference, strategy
     gfpl = told("gfpl", 3)
     # the projection is a module of its own, beside the same extractor and classifier

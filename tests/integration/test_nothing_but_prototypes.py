@@ -19,9 +19,9 @@ CLIENTS = 4
 BEGIN_WITHOUT_DOWNLOADS = ("protonorm", "tinyproto-fp", "tinyproto-ft")
 COUNTED = {"disclose-class-counts": True}
 ENSEMBLE = {"ensemble-every": 2}
-# of the four rounds GFPL's second is its only exchange; what comes of it goes down with the third
+# of its four rounds GFPL's second is its only exchange; what comes of it goes down with the third
 EXCHANGE, AFTER = 2, 3
-MIXTURES = {"strategy": "gfpl", "gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
+MIXTURES = {"strategy": "gfpl", "rounds": 4, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
 CASES = [
     {"strategy": "local"} | ENSEMBLE,
     {"strategy": "fedproto"},
@@ -52,7 +52,7 @@ _runs: dict = {}  # each test looks at the same runs
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case.values())))
 def recorded(request, run):
     """A run of few classes a client, of whom half train in a round: (run, folder, messages down, up)."""
-    config = {"rounds": 4, "partition": "pathological", "classes-per-client": 3, "fraction-train": 0.5} | request.param
+    config = {"rounds": 2, "partition": "pathological", "classes-per-client": 3, "fraction-train": 0.5} | request.param
     config["models"] = "perceptron,tiny_perceptron"
     if str(config) not in _runs:
         _runs[str(config)] = recording(run, config)
