@@ -1,5 +1,6 @@
 """What moves on a terminal, and what a pipe gets: whole runs of the command, in a pseudo-terminal and without one."""
 
+import contextlib
 import json
 import os
 import pty
@@ -7,29 +8,37 @@ import re
 import select
 import signal
 import sys
-from pathlib import Path
+import time
 
+import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.launch import flower as launching
+from protosphere.plans import run_config
 from protosphere.progress import Display
 
-ROOT = Path(launching.__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
+COMMAND = ["run", "--clients", "3", "-c"]
 QUICK = 'strategy="fedproto" rounds=3000 max-samples=400 local-epochs=1 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_a_terminal(*command, until):
-    """What a command writes to a terminal of 100 columns, piece by piece; where `until` comes up, it is interrupted
-    from the keyboard. And its exit code."""
+def on_a_terminal(*arguments, until):
+    """What the command writes to a terminal of 100 columns, piece by piece; where `until` comes up, it is interrupted
+    from the keyboard. And its exit code. A fork of this process, for what takes long is to load torch."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.chdir(ROOT)
-        # a suite that was started in the background ignores it, and a child would inherit that
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execvpe(command[0], command, os.environ | {"COLUMNS": "100", "TERM": "xterm"})
+        code = 1
+        with contextlib.suppress(Exception):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.environ |= {"COLUMNS": "100", "TERM": "xterm"}
+            run_config.plan = slowly(run_config.plan)
+            try:
+                app(arguments)
+            except SystemExit as ended:
+                code = ended.code
+            sys.stdout.flush()
+        os._exit(code)
     seen = []
     while True:
         try:
@@ -46,6 +55,17 @@ def on_a_terminal(*command, until):
     return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def slowly(plan):
+    """As where the data are large."""
+
+    def planned(*arguments, **options):
+        time.sleep(1)
+        return plan(*arguments, **options)
+
+    return planned
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_on_a_terminal_a_bar_moves_and_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):
     seen, code = on_a_terminal(*COMMAND, QUICK, until="round    5/3000")
     assert code == 130

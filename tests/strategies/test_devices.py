@@ -18,6 +18,8 @@ QUICK = 'dataset="spiral" models="tiny_perceptron" spiral-points=12 rounds=2 bat
 QUICK += " local-epochs=1 momentum=0.0 evaluate-every=2"
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=64 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
+# whose targets are those of others; who keep more than a model, which comes back from the disk where there are two
+OF_TWO = ("feddistill", "fedkd", "fedpagr")
 MORE = {name: NEEDS.get(name, {}) | FEW.get(name, {}) for name in METHODS}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "feddistill", "fedrod", "fednh")
@@ -80,8 +82,7 @@ def waited(monkeypatch):
 )
 def test_every_kind_of_client_trains_on_an_accelerator(kind, method, more, waited, monkeypatch, tmp_path):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
-    # two where targets are those of others, and where an optimiser's state is to come back from the disk
-    clients = 2 if method == "feddistill" or "persistent" in more else 1
+    clients = 2 if method in OF_TWO else 1
     wanted = plan([f'{QUICK} strategy="{method}" device="{kind}" {more}'], clients=clients)
     with Saying(kind, LACKING[kind]):
         folder = run_in_process(wanted.run_config, clients=clients, workers=1, show=lambda line: None)
