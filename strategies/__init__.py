@@ -330,7 +330,7 @@ def _registered_defaults() -> Mapping[str, Any]:
 
 def _defaults_of(method: Method) -> dict[str, Any]:
     """Of the method's own settings."""
-    defaults = {}
+    defaults: dict[str, Any] = {}
     for prefix, kind in method.settings.items():
         default = kind()
         defaults |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _list_names(kind)}
