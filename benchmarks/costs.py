@@ -60,7 +60,7 @@ from benchmarks.common import (
     timed_rounds,
     where,
 )
-from deploy.demo import CONNECTION, Deployment, write_sites
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
@@ -285,10 +285,10 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         roots = write_sites(folder / "data", len(SITE_MODELS))
-        sites = {
-            i: {"data": str(root), "model": model, "device": "cpu", "warm": warm}
+        sites = [
+            Site(i, {"data": str(root), "model": model, "device": "cpu", "warm": warm})
             for i, (root, model) in enumerate(zip(roots, SITE_MODELS, strict=True))
-        }
+        ]
         federation = Deployment(folder, sites)
         (folder / "empty").mkdir()
         write_empty_app(folder / "empty")
@@ -379,8 +379,8 @@ def comparison_seconds(trials: int, rounds: int) -> float:
 def site_seconds(federation: Deployment) -> float:
     """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
     total = 0.0
-    for partition in federation.sites:
-        for process in psutil.Process(federation.processes[partition].pid).children(recursive=True):
+    for site in federation.sites:
+        for process in psutil.Process(federation.processes[site.partition].pid).children(recursive=True):
             with suppress(psutil.Error):
                 # of itself, then of the children that it has waited for
                 total += sum(process.cpu_times()[:4])

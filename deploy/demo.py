@@ -10,7 +10,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from deploy import credentials
 from protosphere.core.flower import fleet_transport, has_succeeded, refusal
 from protosphere.core.home import home
 from protosphere.launch import processes
-from protosphere.launch.flower import FlowerError, comes_up, flower_environment, free_port, run_flwr
+from protosphere.launch.flower import FlowerError, flower_environment, free_port, is_healthy, run_flwr
 from protosphere.launch.processes import Interrupted, interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,31 +56,41 @@ def write_sites(folder: Path, sites: int = 3) -> list[Path]:
     return roots
 
 
+@dataclass(frozen=True)
+class Site:
+    """One client's machine.
+
+    Attributes:
+        options: of deploy/supernode.sh, such as {"data": "/rows", "model": "resnet18", "device": "cpu"}.
+    """
+
+    partition: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
 class Deployment:
     """One SuperLink and its SuperNodes, each a process with a folder of its own.
 
     Args:
         folder: credentials, states and logs come here; `config/` is a FLWR_HOME whose connection `deployment` is this
             SuperLink.
-        sites: by partition, options of deploy/supernode.sh, such as {"data": "/rows", "model": "resnet18"}.
+        sites: the clients; their SuperNodes' ports are `ports`.
         environment: variables for all processes, beside those of this one.
 
     Attributes:
         processes: what `processes.start` has started last, by partition; the SuperLink's is None.
     """
 
-    def __init__(
-        self, folder: Path, sites: Mapping[int, Mapping[str, str]], environment: Mapping[str, str] | None = None
-    ):
+    def __init__(self, folder: Path, sites: Sequence[Site], environment: Mapping[str, str] | None = None):
         self.folder = folder
-        self.sites = dict(sites)
+        self.sites = sites
         self.home = folder / "superlink"
         self.config = folder / "config"
         self.authority = folder / "credentials" / "ca.crt"
         self.port = free_port()
         # over HTTPS both are one port; it is on loopback, so that nothing stands before it
         self.fleet = self.port if fleet_transport() == "http" else free_port()
-        self.ports = {partition: free_port() for partition in sites}
+        self.ports = [free_port() for _ in sites]
         # the scripts take this environment's Flower, whatever lies in .venv
         programs = str(Path(sys.executable).parent)
         overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
@@ -93,16 +105,16 @@ class Deployment:
         """
         self.make_credentials()
         self.start_superlink()
-        for partition in self.sites:
-            self.register(self.key(partition))
-            self.start_node(partition)
+        for site in self.sites:
+            self.register(self.key(site.partition))
+            self.start_node(site.partition)
 
     def make_credentials(self) -> None:
         """The authority, the SuperLink's certificate, a key pair for each site, and a connection to the SuperLink."""
         credentials.authority(self.authority.parent)
         credentials.superlink(self.authority.parent, ["localhost"])
-        for partition in self.sites:
-            credentials.node(self.key(partition))
+        for site in self.sites:
+            credentials.node(self.key(site.partition))
         self.config.mkdir()
         (self.config / "config.toml").write_text(
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
@@ -123,8 +135,11 @@ class Deployment:
         if fleet_transport() == "grpc":
             options["fleet"] = f"127.0.0.1:{self.fleet}"
         self._run_script("superlink.sh", options, None)
-        if not comes_up(self.processes[None], self.port, PATIENCE):
-            raise FlowerError(f"the SuperLink does not answer on port {self.port}; its log is {self.log()}.")
+        deadline = time.monotonic() + PATIENCE
+        while not is_healthy(self.port, self.authority):
+            if self.processes[None].poll() is not None or time.monotonic() > deadline:
+                raise FlowerError(f"the SuperLink does not answer on port {self.port}; its log is {self.log()}.")
+            time.sleep(0.2)
 
     def register(self, key: Path) -> None:
         """Let the node of that key in."""
@@ -135,10 +150,11 @@ class Deployment:
 
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
+        place, site = next((place, site) for place, site in enumerate(self.sites) if site.partition == partition)
         options: dict[str, object] = {"superlink": f"localhost:{self.fleet}", "partition": partition}
-        options |= {"of": len(self.sites), "ca": self.authority, "key": self.key(partition)}
-        options |= {"port": self.ports[partition], "state": self.folder / f"site-{partition}" / "state"}
-        self._run_script("supernode.sh", {**options, **self.sites[partition]}, partition)
+        options |= {"of": len(self.sites), "ca": self.authority, "key": self.key(partition), "port": self.ports[place]}
+        options |= {"state": self.folder / f"site-{partition}" / "state", **site.options}
+        self._run_script("supernode.sh", options, partition)
 
     def stop(self) -> None:
         """End the SuperNodes and the SuperLink, and whatever came of them."""
@@ -162,9 +178,9 @@ def main(extra: str) -> int:
     """Run the demo with more settings; its exit code: 0, or 1 when a part failed, or 128 + n on signal n."""
     # its logs stay for whoever looks into them
     folder = Path(tempfile.mkdtemp(prefix="protosphere-demo-"))
-    sites = {}
+    sites = []
     for partition, (root, model) in enumerate(zip(write_sites(folder / "data", len(MODELS)), MODELS, strict=True)):
-        sites[partition] = {"data": str(root), "model": model, "device": "cpu"}
+        sites.append(Site(partition, {"data": str(root), "model": model, "device": "cpu"}))
     deployment = Deployment(folder, sites)
     words = ["run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS, *(["-c", extra] if extra else [])]
     words += ["--results", str(home().absolute() / "results")]

@@ -1,6 +1,5 @@
 """`protosphere run`: check everything, run, say how it ended."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -232,6 +231,7 @@ def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resum
 def _not_saved(plan: "Plan", folder: Path) -> str:
     """The settings of a run that its folder does not have, as `-c` takes them: those that were changed when it was
     resumed or, where no folder of it is on this machine, all that are not the default."""
+    from protosphere.launch.flower import toml_value
     from protosphere.record.folder import RunFolder
     from protosphere.strategies import as_of_today, known_settings
 
@@ -248,6 +248,5 @@ def _not_saved(plan: "Plan", folder: Path) -> str:
     assignments = []
     for name, value in plan.run_config.items():
         if name not in named and saved.get(name) != value:
-            # JSON's strings, numbers and booleans are TOML's
-            assignments.append(f"{name}={json.dumps(value, ensure_ascii=False)}")
+            assignments.append(f"{name}={toml_value(value)}")
     return " ".join(assignments)

@@ -44,6 +44,7 @@ def _names(folder: Path) -> Mapping[int, str]:
 def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     """The command that compares the run's method with those that exchange nothing, on the same clients."""
     from protosphere.core.settings import MAY_DIFFER_ON_RESUME
+    from protosphere.launch.flower import toml_value
     from protosphere.strategies import METHODS, default_encoder, known_settings, load_method
 
     strategy = summary["strategy"]
@@ -58,8 +59,7 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     # the control needs the same public encoder
     if "encoder" not in settings and strategy in METHODS and (encoder := default_encoder(load_method(strategy))):
         settings["encoder"] = encoder
-    # JSON's strings, numbers and booleans are TOML's
-    assignments = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
+    assignments = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
     return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(assignments)}`"
 
 

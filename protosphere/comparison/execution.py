@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import tomli_w
-
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.trials import Trial, not_default
+from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.home import discard_stores
 from protosphere.core.text import duration
@@ -371,4 +369,4 @@ def prepare(folder: ComparisonFolder, trial: Trial) -> None:
     folder.of(trial).mkdir(parents=True)
     # a default, too, where somebody asked for it
     settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
-    (folder.of(trial) / SETTINGS).write_text(tomli_w.dumps(settings), "utf-8")
+    (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")

@@ -1,6 +1,7 @@
 """From a comparison to its trials: a run each, of one method in one row with one seed, with every setting resolved."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -181,6 +182,15 @@ def _layers(
     label = method.varied_of or method.label
     of_method = row.dataset.methods.get(label, {}) | method.settings
     return base, comparison.settings, row.dataset.settings, partition, of_method, overrides
+
+
+def toml(settings: Mapping[str, Scalar]) -> str:
+    """Settings as a file that `protosphere run -c` reads."""
+    return "".join(
+        # JSON writes strings, numbers and booleans as TOML reads them
+        f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in settings.items()
+    )
 
 
 def not_default(settings: Mapping[str, Scalar]) -> RunConfig:

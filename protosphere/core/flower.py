@@ -270,6 +270,7 @@ class _Answered:
 COMPLETED = "finished:completed"
 # no telemetry, no question of updates; lines that are not broken: `flwr` frames its refusals in a box as wide as this
 QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUMNS": "500"}
+NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 
 
 def submitted_run(answer: str) -> str:

@@ -6,6 +6,7 @@ says how a run ended: `flwr run` exits 0 on a run that failed.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,13 +21,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import tomli_w
+from typing import TYPE_CHECKING, Any
 
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import (
     COMPLETED,
+    NO_INSTALLATION,
     QUIET,
     bundle_of,
     has_finished,
@@ -35,14 +35,16 @@ from protosphere.core.flower import (
     run_status,
     submitted_run,
 )
-from protosphere.core.home import home
+from protosphere.core.home import home, results_root
 from protosphere.core.settings import Scalar
 from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, import_path, interruptible
-from protosphere.record.folder import RunFolder, append_log
+from protosphere.record.folder import RunFolder, append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
-from protosphere.server_app.status import leave_report
 from protosphere.strategies import packed
+
+if TYPE_CHECKING:
+    import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr`, not two seconds
@@ -50,7 +52,7 @@ STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower says 
 STOP_PATIENCE = 30.0  # seconds for an answer after Ctrl-C
 CONNECTION = "sim"  # to a SuperLink of our own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-RESULTS = f"{PREFIX}results: "  # then the run's folder; our ServerApp says it first and last
+NEWEST = 100  # folders of runs, among which one that has just begun is
 # what Flower takes into a bundle, and what tells it what to leave out
 KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
 NAMES = ("LICENSE", ".gitignore")
@@ -111,63 +113,75 @@ def launch(
             tells what its nodes have.
         opened: called with the run's folder as soon as there is one on this machine.
     """
-    resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
-    federation = "" if connection else f"num-supernodes={clients} {resources}"
-    resumed = str(run_config.get("resume", ""))
-    folder = existing(resumed) if os.path.isabs(resumed) else None
+    federation = ""
+    if not connection:
+        resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
+        federation = f"num-supernodes={clients} {resources}"
+    results = results_root(str(run_config.get("results-dir", "")))
+    lines: list[str] = []
+    number = 0
+    resumed = Path(str(run_config.get("resume", "")))
+    folder = resumed if resumed.is_absolute() and resumed.is_dir() else None
     if folder is not None:
         opened(folder)
-    lines: list[str] = []
-    interruption: Interrupted | None = None
-    with (
-        # not TMPDIR: Ray keeps Unix sockets below it, and no system takes long paths for them
-        tempfile.TemporaryDirectory(prefix="protosphere-", dir="/tmp", ignore_cleanup_errors=True) as scratch,
-        interruptible() as deafen,
-    ):
-        superlink = SuperLink(Path(scratch), connection, ray)
-        try:
-            bundle = copy_app(app, Path(scratch, "app"))
-            if not connection:
+    # not TMPDIR: Ray keeps Unix sockets below it, and no system takes long paths for them
+    scratch = Path(tempfile.mkdtemp(prefix="protosphere-", dir="/tmp"))
+    superlink = SuperLink(scratch, connection, ray)
+
+    def find_folder() -> Path | None:
+        nonlocal folder
+        if folder is None:
+            folder = find_flower_run(superlink.flower_run, results, NEWEST)
+            if folder is not None:
+                opened(folder)
+        return folder
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        # only at the start of a line: what a client prints has its worker's name before it
+        if line.startswith((PREFIX, PREFIX_OF_ERRORS)):
+            find_folder()
+        if verbose:
+            show(line)
+        elif line.startswith(PREFIX):
+            show(line.removeprefix(PREFIX))
+
+    try:
+        with interruptible() as deafen:
+            try:
+                bundle = copy_app(app, scratch / "app")
                 superlink.start()
-            superlink.submit(bundle, packed(run_config), federation)
-            for line in superlink.stream():
-                lines.append(line)
-                if folder is None and line.startswith(RESULTS):
-                    folder = existing(line.removeprefix(RESULTS))
-                    if folder is not None:
-                        opened(folder)
-                # only at the start of a line: what a client prints has its worker's name before it
-                if verbose or line.startswith(PREFIX):
-                    show(line if verbose else line.removeprefix(PREFIX))
-            message = describe_end(*superlink.status(), lines, folder)
-        except Interrupted as signalled:
-            interruption = signalled
-            # the terminal itself may be what has gone
-            with suppress(OSError):
-                show(f"{interruption.name}: stopping Flower and all that it started")
-        except FlowerError as error:
-            message = str(error)
-        finally:
-            deafen()
-            stop_command = superlink.stop()
-        # what came to nothing takes its folder away
-        folder = existing(folder)
-        if interruption is not None:
-            # rounds may have ended while it was stopped
-            message = describe_stop(interruption.name, folder)
-        if stop_command:
-            message = f"the run could not be stopped and may still be running: try `{stop_command}`."
-        if folder is not None:
-            text = "".join(f"{line}\n" for line in lines)
-            append_log(folder / "run.log", text + superlink.log() if message else text)
-            if interruption is not None:
-                report_stopped(folder)
-        return Outcome(not message, folder, message, superlink.flower_run, interruption.number if interruption else 0)
-
-
-def existing(folder: str | Path | None) -> Path | None:
-    """The folder, where there is one on this machine that this user may see."""
-    return Path(folder) if folder is not None and os.path.isdir(folder) else None
+                superlink.submit(bundle, packed(run_config), federation)
+                for line in superlink.stream():
+                    hear(line)
+                message = describe_end(*superlink.status(), lines, find_folder())
+            except Interrupted as interruption:
+                number = interruption.number
+                # the terminal itself may be what has gone
+                with suppress(OSError):
+                    show(f"{interruption.name}: stopping Flower and all that it started")
+            except FlowerError as error:
+                message = str(error)
+            finally:
+                deafen()
+                stop_command = superlink.stop()
+            if number:
+                # rounds may have ended while it was stopped
+                message = describe_stop(Interrupted(number).name, find_folder())
+            if stop_command:
+                message = f"the run could not be stopped and may still be running: try `{stop_command}`."
+            # what came to nothing takes its folder away
+            folder = find_folder()
+            if folder is not None and not folder.is_dir():
+                folder = None
+            if folder is not None:
+                text = "".join(f"{line}\n" for line in lines)
+                append_log(folder / "run.log", text + superlink.log() if message else text)
+                if number:
+                    report_stopped(folder)
+            return Outcome(not message, folder, message, superlink.flower_run, number)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 # --- a SuperLink ------------------------------------------------------------------------------------------------
@@ -179,8 +193,9 @@ class SuperLink:
     Args:
         scratch: a folder of our own.
         name: of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; empty for one of our own in
-            simulation mode, with a FLWR_HOME, a port and a Ray session of its own.
-        ray: the address of the cluster that has a simulation's clients; empty for a Ray of our own.
+            simulation mode, in its own folder: own FLWR_HOME, own port, own Ray session.
+        ray: the address of a cluster that has the clients of a simulation, and is left as it is; empty for a Ray of its
+            own.
 
     Attributes:
         flower_run: the number that it gave the run; empty as long as it has not taken it.
@@ -191,42 +206,62 @@ class SuperLink:
         self.flower_run = ""
         self._scratch = scratch
         self._name = name or CONNECTION
-        environment = flower_environment()
+        self._environment = flower_environment()
         if self.is_simulation:
             # it works in another folder
-            environment |= {"FLWR_HOME": str(scratch / "home"), "PROTOSPHERE_HOME": str(home().absolute())}
-            # an empty address is none
-            environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": ray}
-        if not ray:
-            # where a Ray of our own keeps its session
-            environment["RAY_TMPDIR"] = str(scratch)
-        (scratch / "cwd").mkdir()
-        self._options: dict[str, Any] = {"cwd": scratch / "cwd", "env": environment}
+            self._environment |= {"FLWR_HOME": str(scratch / "home"), "PROTOSPHERE_HOME": str(home().absolute())}
+            self._environment |= {**NO_INSTALLATION, "RAY_USAGE_STATS_ENABLED": "0"}
+            if ray:
+                self._environment["RAY_ADDRESS"] = ray
+            else:
+                # where Ray keeps its session
+                self._environment["RAY_TMPDIR"] = str(scratch)
+                self._environment.pop("RAY_ADDRESS", None)
+        self._options: dict[str, Any] = {"cwd": scratch / "cwd", "env": self._environment}
+        # in a simulation it goes with our own SuperLink alone, whose Ray keeps its session there
+        self._options["scratch"] = "" if self.is_simulation else scratch
+        self._own: subprocess.Popen[str] | None = None
         self._commands: list[subprocess.Popen[str]] = []
-        # the run has ended, or only we lost sight of it: it is not ours to stop
-        self._is_over = False
+        # the run is ours to stop
+        self._is_on = False
 
     def start(self) -> None:
-        """Start one of our own.
+        """Start ours, or see that somebody's answers.
 
         Raises:
-            FlowerError: it does not start, and its last line.
+            FlowerError: it does not start, there is no such connection, or nobody answers, and why.
         """
+        (self._scratch / "cwd").mkdir()
+        if self.is_simulation:
+            self._start_own()
+            return
+        answer = self._flwr("list", self._name, "--format", "json")
+        if not has_succeeded(answer):
+            reason = obstacle(self._name) or refusal(answer) or "no answer"
+            raise FlowerError(
+                f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what "
+                "to do."
+            )
+
+    def _start_own(self) -> None:
         port = free_port()
         (self._scratch / "home").mkdir()
         (self._scratch / "home" / "config.toml").write_text(
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
-        options = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
-        options += ["--host", "127.0.0.1", "--port", str(port)]
+        options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+        command = [find_executable("flower-superlink"), *options, "--disable-runtime-dependency-installation"]
         with (self._scratch / "superlink.log").open("w") as log:
-            process = self._start("flower-superlink", *options, stdout=log, stderr=subprocess.STDOUT)
-        if not comes_up(process, port, PATIENCE):
-            last = self.log().strip().rpartition("\n")[2]
-            raise FlowerError(
-                f"Flower's SuperLink did not start on port {port} within {PATIENCE:g} s; its last line is: "
-                f"{last or 'none'}."
-            )
+            self._own = self._start(command, stdout=log, stderr=subprocess.STDOUT, scratch=self._scratch)
+        deadline = time.monotonic() + PATIENCE
+        while not is_healthy(port):
+            if self._own.poll() is not None or time.monotonic() > deadline:
+                last = self.log().strip().rpartition("\n")[2]
+                raise FlowerError(
+                    f"Flower's SuperLink did not start on port {port} within {PATIENCE:g} s; its last line is: "
+                    f"{last or 'none'}."
+                )
+            time.sleep(0.1)
 
     def log(self) -> str:
         """All that a SuperLink of ours has said, below a headline; empty where it has said nothing."""
@@ -241,14 +276,14 @@ class SuperLink:
             federation: Flower's `--federation-config`, of a simulation.
 
         Raises:
-            FlowerError: nobody answers, and why; or the run was refused, in Flower's words.
+            FlowerError: the run was refused, in Flower's words.
         """
         settings = self._scratch / "settings.toml"
-        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        words = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
+        settings.write_text(as_toml(run_config), encoding="utf-8")
+        arguments = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
         if federation:
-            words += ["--federation-config", federation]
-        command = self._start("flwr", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            arguments += ["--federation-config", federation]
+        command = self._start([find_executable("flwr"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         answer = errors = ""
         try:
             answer, errors = command.communicate()
@@ -259,15 +294,15 @@ class SuperLink:
             raise
         finally:
             self.flower_run = submitted_run(answer)
+            self._is_on = bool(self.flower_run)
         if not self.flower_run:
-            reasons = ("" if self.is_simulation else obstacle(self._name), refusal(answer), refusal(errors))
-            reason = next(filter(None, reasons), f"`flwr run` ended with exit code {command.returncode}")
+            reason = refusal(answer) or refusal(errors) or f"`flwr run` ended with exit code {command.returncode}"
             raise FlowerError(f"Flower did not start the run: {reason}.")
 
     def stream(self) -> Iterator[str]:
         """The run's log, line by line and without colours, until it ends."""
-        words = ("log", self.flower_run, self._name, "--stream")
-        command = self._start("flwr", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        words = [find_executable("flwr"), "log", self.flower_run, self._name, "--stream"]
+        command = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert command.stdout is not None
         for line in command.stdout:
             yield ANSI.sub("", line).rstrip()
@@ -281,9 +316,12 @@ class SuperLink:
         deadline = time.monotonic() + STATUS_PATIENCE
         status, details = self._look()
         while not has_finished(status) and time.monotonic() < deadline:
+            if self._own is not None and self._own.poll() is not None:
+                break
             time.sleep(0.5)
             status, details = self._look()
-        self._is_over = True
+        # what has ended, or what only we lost sight of, is not ours to stop
+        self._is_on = False
         if has_finished(status):
             return status, details
         if self.is_simulation:
@@ -300,43 +338,44 @@ class SuperLink:
         Returns:
             The command that stops the run, where it goes on elsewhere and could not be stopped; else nothing.
         """
-        is_lost = False
-        # in a simulation it ends with our SuperLink
-        if self.flower_run and not self._is_over and not self.is_simulation:
-            words = ("stop", self.flower_run, self._name, "--format", "json")
-            answer = run_flwr(*words, patience=STOP_PATIENCE, **self._options)
+        if self._own is not None and self._own.poll() is not None:
+            self._is_on = False
+        if self._is_on:
+            answer = self._flwr("stop", self.flower_run, self._name, "--format", "json", patience=STOP_PATIENCE)
             # it may have ended by itself just now
-            is_lost = not has_succeeded(answer) and not has_finished(self._look(STOP_PATIENCE)[0])
+            self._is_on = not has_succeeded(answer) and not has_finished(self._look(STOP_PATIENCE)[0])
         processes.stop(*self._commands)
+        is_lost = self._is_on and not self.is_simulation
         return f"flwr stop {self.flower_run} {self._name}" if is_lost else ""
 
     def _look(self, patience: float = PATIENCE) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
-        words = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
-        return run_status(run_flwr(*words, patience=patience, **self._options))
+        arguments = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
+        return run_status(self._flwr(*arguments, patience=patience))
 
-    def _start(self, program: str, *words: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start a command, which `stop` ends."""
-        # in a simulation the folder goes with the SuperLink alone, whose Ray keeps its session there
-        is_last = program == "flower-superlink" or not self.is_simulation
-        options |= {**self._options, "scratch": self._scratch if is_last else ""}
-        process = processes.start([find_executable(program), *words], **options)
+    def _flwr(self, *words: str, patience: float = PATIENCE) -> str:
+        return run_flwr(*words, patience=patience, **self._options)
+
+    def _start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
+        process = processes.start(command, **(self._options | options))
         self._commands.append(process)
         return process
 
 
-def run_flwr(*words: str, patience: float, **options: Any) -> str:
-    """What a `flwr` command prints that starts nothing; empty when it takes longer than `patience` seconds.
+def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
+    """What a `flwr` command prints; empty when it takes too long.
 
     Args:
-        options: of `subprocess.run`.
+        options: of `processes.start`.
     """
     command = [find_executable("flwr"), *words]
-    # what a terminal sends goes to us
-    options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "encoding": "utf-8", "start_new_session": True}
-    with suppress(subprocess.TimeoutExpired):
-        return str(subprocess.run(command, timeout=patience, check=False, **options).stdout)
-    return ""
+    process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
+    try:
+        return process.communicate(timeout=patience)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        processes.stop(process)
 
 
 def find_executable(name: str) -> str:
@@ -369,6 +408,17 @@ def flower_environment() -> dict[str, str]:
     }
 
 
+def as_toml(run_config: Mapping[str, Scalar]) -> str:
+    """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in run_config.items())
+
+
+def toml_value(value: Scalar) -> str:
+    """A setting's value as TOML writes it."""
+    # JSON's forms are TOML's but for the one control character that JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def free_port() -> int:
     """A TCP port on which nobody listens now."""
     with socket.socket() as probe:
@@ -376,42 +426,50 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def comes_up(process: "subprocess.Popen[str]", port: int, patience: float) -> bool:
-    """Wait, for `patience` seconds at most, until a SuperLink that was just started on this machine listens.
+def is_healthy(port: int, authority: Path | None = None) -> bool:
+    """Whether a SuperLink answers on this machine; no proxy is asked.
 
-    Returns:
-        Whether it does. It does not where it has ended, or is too slow.
+    Args:
+        authority: the certificate of its authority; None where it speaks no TLS.
     """
-    deadline = time.monotonic() + patience
-    while process.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return True
-        time.sleep(0.1)
+    import httpx
+
+    with suppress(OSError, httpx.HTTPError):
+        return _ask_health(f"{'https' if authority else 'http'}://127.0.0.1:{port}", authority).is_success
     return False
 
 
-def obstacle(name: str) -> str:
-    """What keeps a connection from its SuperLink, in the system's or OpenSSL's words, where Flower has the same words
-    whatever it is; empty where that is not known. No proxy is asked."""
+def _ask_health(url: str, authority: Path | None) -> "httpx.Response":
+    """A SuperLink's answer to whether it is well; no proxy is asked."""
     import httpx
 
+    trust = ssl.create_default_context(cafile=authority)
+    return httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5)
+
+
+def connection_error(url: str, authority: Path | None) -> str:
+    """Why nobody answers there, in the system's or OpenSSL's words; empty where somebody does."""
+    import httpx
+
+    try:
+        _ask_health(url, authority)
+    except (OSError, httpx.TransportError, httpx.InvalidURL) as error:
+        roots = authority or "of this system"
+        return f"a direct connection to {url} with root-certificates {roots} fails ({error})"
+    return ""
+
+
+def obstacle(name: str) -> str:
+    """What keeps a connection from its SuperLink, for which Flower has the same words whatever it is; empty where that
+    is not known."""
     file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
     try:
         entry = tomllib.loads(file.read_text("utf-8"))["superlink"][name]
-        url = f"{'http' if entry.get('insecure') else 'https'}://{entry['address']}"
+        scheme = "http" if entry.get("insecure") else "https"
         roots = entry.get("root-certificates")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return connection_error(f"{scheme}://{entry['address']}", Path(roots).expanduser() if roots else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return ""
-    try:
-        trust = ssl.create_default_context(cafile=os.path.expanduser(roots) if roots else None)
-        httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5)
-    except (OSError, httpx.TransportError, httpx.InvalidURL) as error:
-        return (
-            f"a direct connection to {url} with root-certificates {roots or 'of this system'} fails ({error}); "
-            "docs/deployment.md has what to do"
-        )
-    return ""
 
 
 # --- the bundle of an app ---------------------------------------------------------------------------------------
@@ -445,12 +503,12 @@ def _list_foreign(folder: str, names: list[str]) -> set[str]:
     """The entries of a folder that no bundle has: links, hidden folders, environments, files of other kinds."""
     foreign = set()
     for name in names:
-        path = Path(folder, name)
-        if path.is_dir():
-            is_part = name[0] != "." and name != "__pycache__" and not (path / "pyvenv.cfg").exists()
-        else:
-            is_part = name.endswith(KINDS) or name in NAMES
-        if path.is_symlink() or not is_part:
+        path = os.path.join(folder, name)
+        is_choice = name.endswith(KINDS) or name in NAMES
+        if os.path.isdir(path):
+            is_environment = os.path.exists(os.path.join(path, "pyvenv.cfg"))
+            is_choice = name[0] != "." and name != "__pycache__" and not is_environment
+        if os.path.islink(path) or not is_choice:
             foreign.add(name)
     return foreign
 
@@ -494,5 +552,8 @@ def describe_stop(name: str, folder: Path | None) -> str:
 
 def report_stopped(folder: Path) -> None:
     """Leave the report of a run that was stopped: nobody in the run could do so any more."""
+    # half a second of imports, which no other run waits for
+    from protosphere.reports.report import leave_report
+
     if (folder / "metrics.jsonl").exists():
         leave_report(folder)

@@ -425,9 +425,14 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     )
 
 
-def find_flower_run(flower_run: str, results: Path) -> Path | None:
-    """The folder of the run that Flower knows by this number, below the results folder; None where none says so."""
-    for path in sorted(results.glob("*/status.json"), reverse=True):
+def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> Path | None:
+    """The folder of the run that Flower knows by this number; None where none says so.
+
+    Args:
+        results: the results folder.
+        most: how many of the newest folders to look into, by their names, which begin with the time.
+    """
+    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
             if json.loads(path.read_bytes())["flower_run"] == flower_run:
                 return path.parent

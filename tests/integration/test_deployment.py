@@ -26,7 +26,7 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from deploy.demo import CONNECTION, Deployment
+from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
 from protosphere.core.flower import fleet_transport, submitted_run
 from protosphere.data.forms.table_schema import Column, TableSchema
@@ -188,10 +188,10 @@ def as_arrays(folder, seed):
 def sites_of(data, listed):
     """One site forks its ClientApps, the other starts each from nothing: to the bit, both are as in one process."""
     ways = {"warm": "yes"}, {"warm": "no", "allow-app": str(listed)}
-    return {
-        i: {"data": str(path), "model": model, "device": "cpu", "domain": domain} | name | way | LIMIT
+    return [
+        Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | name | way | LIMIT)
         for i, (path, model, domain, name, way) in enumerate(zip(data, MODELS, DOMAINS, NAMES, ways, strict=True))
-    }
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def finished(place, deployment):
 
 def knock(folder, deployment):
     """Of the SuperNode of each who must not come in: its exit code, None where it was still trying, and its log."""
-    other = Deployment(folder, {0: {}})
+    other = Deployment(folder, [Site(0)])
     other.make_credentials()
     node = [find_executable("flower-supernode"), "--superlink", f"localhost:{deployment.fleet}"]
     node += ["--node-config", "partition-id=0 num-partitions=2", "--isolation", "process"]

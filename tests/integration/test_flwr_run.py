@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protosphere.launch.flower import comes_up, copy_app, free_port
+from protosphere.launch.flower import copy_app, free_port, is_healthy
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import Watched, assignments
 from tests.soak.faults.files import finished
 from tests.steps import ONE_EPOCH
 from tests.strategies.test_adding_a_method import printed
-from tests.waiting import PATIENCE
+from tests.waiting import comes
 
 pytestmark = pytest.mark.integration
 
@@ -130,7 +130,7 @@ def plain(place, environment):
         cwd=place / "empty",
         env=environment | {"RAY_TMPDIR": str(place), "PATH": beside},
     )
-    assert comes_up(superlink.process, port, PATIENCE), "the SuperLink does not answer"
+    assert comes(lambda: is_healthy(port)), "the SuperLink does not answer"
     federation = "num-supernodes=2 client-resources-num-cpus=1"
     command = [flower["flwr"], "run", ".", "mine", "--stream", "--federation-config", federation]
     # a clone as it comes: Flower takes seconds to look through a virtual environment that lies in it

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from deploy import credentials
-from deploy.demo import Deployment
+from deploy.demo import Deployment, Site
 from protosphere.launch import processes
 from tests.integration.watched import assignments, kill, members
 from tests.soak.faults.driver import deployed, wait_until
@@ -84,7 +84,7 @@ def wait_for_stall(federation, run, server_round):
 def as_client_1(federation, folder, plan):
     """A second node of partition 1 inside, and client 0's node started again as client 1."""
     deployment, client_1 = federation.deployment, {"partition": "1", "of": "2"}
-    second = Deployment(folder, {1: client_1}, plan.variable())
+    second = Deployment(folder, [Site(1, client_1)], plan.variable())
     second.fleet, second.authority = deployment.fleet, deployment.authority
     second.environment = deployment.environment
     try:
@@ -94,7 +94,7 @@ def as_client_1(federation, folder, plan):
         wait_until(lambda: times_online(second.log(1)) == 1, PATIENCE, "the second node")
         before = times_online(deployment.log(0))
         processes.stop(deployment.processes[0])
-        deployment.sites[0] = client_1
+        deployment.sites[0] = Site(0, client_1)
         deployment.start_node(0)
         wait_until(lambda: times_online(deployment.log(0)) == before + 1, PATIENCE, "client 0's node")
         yield

@@ -1,19 +1,29 @@
 """Runs over Flower, with a stand-in for `flwr`: what is said and stopped when a SuperLink is lost sight of. Real ones:
 tests/integration/test_flwr_run.py."""
 
+import json
 import signal
 import socketserver
 import ssl
 import threading
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from flwr.common.config import flatten_dict
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app as command_line
 from protosphere.launch import flower as module
-from protosphere.launch.flower import FlowerError, SuperLink, describe_end, launch, obstacle
+from protosphere.launch.flower import (
+    FlowerError,
+    SuperLink,
+    as_toml,
+    describe_end,
+    launch,
+    obstacle,
+)
 from protosphere.launch.processes import Interrupted
 
 
@@ -53,8 +63,8 @@ def write_program(folder, name, code):
 def superlink(tmp_path, monkeypatch):
     """superlink(list=, stop=, run=): a connection by a stand-in for `flwr`, and what that was called for."""
     monkeypatch.setattr(module, "STATUS_PATIENCE", 0.0)
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     calls = tmp_path / "calls"
+    (tmp_path / "cwd").mkdir()
     links = []
 
     def make(list=RUNNING, stop=SUBMITTED, run=SUBMITTED):
@@ -136,13 +146,11 @@ def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(tmp_pat
 def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("no_proxy", "internal.example")
-    (tmp_path / "joined").mkdir()
-    alone, joined = (
-        link._options["env"] for link in (SuperLink(tmp_path), SuperLink(tmp_path / "joined", ray="10.0.0.2:6379"))
-    )
-    assert alone["no_proxy"] == alone["NO_PROXY"] == "internal.example,127.0.0.1,localhost"
+    environment = SuperLink(tmp_path)._environment
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "internal.example,127.0.0.1,localhost"
     # where a Ray of our own keeps its session
-    assert (alone["RAY_ADDRESS"], alone["RAY_TMPDIR"]) == ("", str(tmp_path))
+    assert ("RAY_ADDRESS" in environment, environment["RAY_TMPDIR"]) == (False, str(tmp_path))
+    joined = SuperLink(tmp_path, ray="10.0.0.2:6379")._environment
     assert (joined["RAY_ADDRESS"], "RAY_TMPDIR" in joined) == ("10.0.0.2:6379", False)
 
 
@@ -152,8 +160,9 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it
 @pytest.mark.parametrize(
     ("status", "details", "lines", "words"),
     [
+        ("failed", "ServerApp failed with ...", ["[protosphere error] client 3: why.", "Traceback"], "client 3: why."),
         # the last is why it ended
-        ("failed", "", ["[protosphere error] first.", "[protosphere error] client 3: why.", "end"], "client 3: why."),
+        ("failed", "", ["[protosphere error] first.", "[protosphere error] last.", "end"], "last."),
         ("failed", "it raised 'bias'.", ["KeyError"], "Flower reports the run as finished:failed: it raised 'bias'."),
         ("stopped", "", [], "Flower reports the run as finished:stopped."),
         ("completed", "", [], "the run ended without a summary in {folder}."),
@@ -180,42 +189,50 @@ def raise_error(error):
     raise error
 
 
-@pytest.mark.parametrize("verbose", [False, True])
-def test_a_run_s_folder_is_what_its_server_says_and_lines_of_ours_are_shown_and_all_are_kept(
-    verbose, app, tmp_path, home, staged
+def write_runs(results):
+    for name, number in (("old", "7"), ("new", "8")):
+        (results / name).mkdir(parents=True)
+        (results / name / "status.json").write_text(json.dumps({"flower_run": number}))
+
+
+@pytest.mark.parametrize(("settings", "number"), [({}, "8"), ({"resume": "{old}"}, "9"), ({"resume": "a-name"}, "8")])
+def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
+    settings, number, app, tmp_path, home, staged
 ):
-    folder, shown, opened, scratch = tmp_path / "a b", [], [], []
-    folder.mkdir()
-    (folder / "summary.json").touch()
+    results, opened, folders = tmp_path / "results", [], []
+    write_runs(results)
+
+    def submit(self, *_):
+        self.flower_run = number
+        folders.append(self._scratch)
+        raise FlowerError("no.")
+
+    staged(submit=submit)
+    settings = {name: value.format(old=results / "old") for name, value in settings.items()}
+    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
+    folder = results / ("new" if number == "8" else "old")
+    assert (outcome.folder, outcome.message, opened) == (folder, "no.", [folder])
+    assert not folders[0].exists()
+
+
+def test_only_lines_of_ours_are_shown_and_the_log_has_all_of_them(app, tmp_path, home, staged):
+    write_runs(tmp_path / "results")
+    (tmp_path / "results" / "new" / "summary.json").touch()
     lines = [
         "INFO :      Starting Flower Simulation",
-        "(ClientAppActor pid=7) [protosphere] results: /tmp",
-        # of another machine
-        "[protosphere] results: /nowhere",
-        f"[protosphere] results: {folder}",
+        "[protosphere] results: /a/b c",
+        "(ClientAppActor pid=7) [protosphere] forged",
         "[protosphere]   client 0: indented",
         "[protosphere error] the truth, which the outcome tells.",
     ]
-    staged(
-        submit=lambda self, *_: scratch.append(self._scratch),
-        stream=lambda self: lines,
-        status=lambda self: ("finished:completed", ""),
-    )
-    outcome = launch({}, clients=1, show=shown.append, verbose=verbose, app=app, opened=opened.append)
-    assert (outcome.ok, outcome.folder, opened) == (True, folder, [folder])
-    ours = ["results: /nowhere", f"results: {folder}", "  client 0: indented"]
-    assert shown == (lines if verbose else ours)
-    assert (folder / "run.log").read_text().splitlines() == lines
-    assert not scratch[0].exists()
-
-
-def test_a_run_that_is_resumed_has_its_folder_from_the_start(app, tmp_path, home, staged):
-    opened = []
-    staged(submit=lambda *_: raise_error(FlowerError("no.")))
-    for resumed, folder in ((str(tmp_path), tmp_path), ("a-name", None), ("/nowhere", None)):
-        outcome = launch({"resume": resumed}, clients=1, show=print, app=app, opened=opened.append)
-        assert (outcome.ok, outcome.folder, outcome.message) == (False, folder, "no.")
-    assert opened == [tmp_path]
+    status = lambda self: ("finished:completed", "")  # noqa: E731
+    staged(submit=lambda self, *_: setattr(self, "flower_run", "8"), stream=lambda self: lines, status=status)
+    for verbose, expected in ((False, ["results: /a/b c", "  client 0: indented"]), (True, lines)):
+        shown = []
+        settings = {"results-dir": str(tmp_path / "results")}
+        outcome = launch(settings, clients=1, show=shown.append, verbose=verbose, app=app)
+        assert (outcome.ok, shown) == (True, expected)
+    assert (outcome.folder / "run.log").read_text().splitlines() == lines * 2
 
 
 def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
@@ -225,14 +242,23 @@ def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
     assert (outcome.signal, outcome.message) == (signal.SIGTERM, message)
 
 
+def test_settings_come_back_from_toml_as_they_were():
+    settings = {"rounds": 5, "alpha": 1e-05, "protonorm.gamma": 100.0, "shared-init": False, "a.b.c": -1}
+    settings["dataset"] = '/a "b"/c\\d\'é\n\t\x7f\x01😀 # x = 1'
+    read = flatten_dict(tomllib.loads(as_toml(settings)))
+    assert read == settings
+    assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in settings.items()}
+
+
 # --- why a SuperLink is out of reach ---------------------------------------------------------------------------
 
 
 class Answer(socketserver.BaseRequestHandler):
+    status = "200 OK"
+
     def handle(self):
         self.request.recv(4096)
-        # whatever it says, somebody is there
-        self.request.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        self.request.sendall(f"HTTP/1.1 {self.status}\r\ncontent-length: 0\r\n\r\n".encode())
 
 
 @contextmanager
@@ -256,37 +282,48 @@ def connect(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
 
     def make(port, authority):
-        security = f'root-certificates = "{authority}/ca.crt"' if authority else "insecure = true"
-        (tmp_path / "config.toml").write_text(f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\n{security}\n')
+        text = f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{authority}/ca.crt"\n'
+        (tmp_path / "config.toml").write_text(text)
 
     return make
 
 
-def test_what_keeps_a_connection_from_its_superlink(certified, connect, monkeypatch):
-    """Each of the words stands in docs/deployment.md. No proxy is asked."""
+def test_what_keeps_a_connection_from_its_superlink(certified, connect):
+    """Each of the words stands in docs/deployment.md."""
     page = (module.ROOT / "docs" / "deployment.md").read_text()
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "")
-    good, other, expired = certified(-10, 100), certified(-10, 100), certified(-10, -1)
-    misnamed = certified(-10, 100, "other.example")
+    good, other = certified(-10, 100), certified(-10, 100)
     for server, authority, words in (
         (good, good, ""),
-        (None, None, ""),
-        (expired, expired, "certificate has expired"),
-        (misnamed, misnamed, "certificate is not valid for"),
+        (certified(-10, -1), None, "certificate has expired"),
+        (certified(-10, 100, "other.example"), None, "certificate is not valid for"),
         (good, other, "local issuer certificate"),
         (good, Path("/nowhere"), "No such file or directory"),
         (None, good, "wrong version number"),
     ):
         with serving(server) as port:
-            connect(port, authority)
+            connect(port, authority or server)
             said = obstacle("clinics")
         assert words in said, said
         assert bool(said) == bool(words)
         assert words in page
     assert "Connection refused" in obstacle("clinics")
     assert obstacle("another") == ""
+
+
+def test_a_server_that_answers_is_no_obstacle_and_is_healthy_where_it_says_so_and_no_proxy_is_asked(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    for status in ("200 OK", "404 Not Found"):
+        monkeypatch.setattr(Answer, "status", status)
+        with serving() as port:
+            text = f'[superlink.plain]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+            (tmp_path / "config.toml").write_text(text)
+            assert obstacle("plain") == ""
+            assert module.is_healthy(port) == (status == "200 OK")
 
 
 def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(certified, connect, home):

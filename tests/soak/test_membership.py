@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.demo import CONNECTION, Deployment, write_sites
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import members
 
@@ -26,16 +26,16 @@ def deployment(tmp_path):
     if not Path("/proc/self/stat").exists():
         pytest.skip("no /proc to watch processes in")
     roots = write_sites(tmp_path / "data", len(MODELS))
-    sites = {
-        number: {"data": str(root), "model": model, "device": "cpu"}
+    sites = [
+        Site(number, {"data": str(root), "model": model, "device": "cpu"})
         for number, (root, model) in enumerate(zip(roots, MODELS, strict=True))
-    }
+    ]
     made = Deployment(tmp_path / "deployment", sites)
     try:
         made.make_credentials()
         made.start_superlink()
-        for partition in sites:
-            made.register(made.key(partition))
+        for site in sites:
+            made.register(made.key(site.partition))
         for partition in range(3):
             made.start_node(partition)
         yield made

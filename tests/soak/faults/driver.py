@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import credentials
-from deploy.demo import CONNECTION, Deployment
+from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch import processes
 from tests.integration import watched
 from tests.soak.faults.journal import Journal, generations
@@ -75,7 +75,7 @@ class Federation:
         self.journal = Journal(plan.folder)
         Path(plan.folder).mkdir(parents=True)
         # the run's settings name the device: a site that does loads torch to look for it
-        sites: dict[int, dict[str, str]] = {partition: {} for partition in range(clients)}
+        sites = [Site(partition) for partition in range(clients)]
         # two cores serve them all
         environment = {"OMP_NUM_THREADS": "1", "PROTOSPHERE_HOME": str(folder / "home"), **plan.variable()}
         self.deployment = Deployment(folder / "deployment", sites, environment)
