@@ -87,8 +87,11 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
         # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
         ctypes.CDLL(None).prctl(SET_NAME, program.name.encode())
     sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
+    if spec.insecure:
+        sys.argv.append("--insecure")
+    elif spec.root_certificates_path is not None:
+        sys.argv += ["--root-certificates", spec.root_certificates_path]
     sys.argv += ["--parent-pid", str(spec.parent_pid)]
-    sys.argv += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
     watch_tasks(allowed)
     if allowed is None:
         program.load()()

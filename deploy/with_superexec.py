@@ -15,6 +15,7 @@ Each line that they say gets the time at which it came, and loses its colours, w
 import os
 import re
 import secrets
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -24,11 +25,9 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
 
 from protosphere.core.flower import TABLES_OF_MESSAGES
 from protosphere.launch import processes
-from protosphere.launch.processes import Interrupted, interruptible
 
 LOOK = 0.1  # seconds between looks at both
 GRACE = 3.0  # seconds that each has to end, and then what it started: less than service managers give
@@ -46,26 +45,29 @@ def pass_on(lines: Iterable[str]) -> None:
 
 def run_both(commands: list[list[str]]) -> int:
     """Run both until one ends or a signal comes: the exit code of the first that ended, or 0."""
-    # the database's lock is held by the watchers, too: what they watch may outlive this process
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "close_fds": False}
+    # not an event, whose lock a signal may find taken by the wait that it interrupts
+    signals: list[int] = []
+    for number in processes.SIGNALS:
+        # what nohup ignores stays ignored
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: signals.append(number))
     children, readers = [], []
-    with interruptible() as deafen:
-        try:
-            for command in commands:
-                children.append(processes.start(command, GRACE, **options))
-                readers.append(threading.Thread(target=pass_on, args=(children[-1].stdout,), daemon=True))
-                readers[-1].start()
-            while all(child.poll() is None for child in children):
-                time.sleep(LOOK)
-            return next(processes.shell_code(child.returncode) for child in children if child.returncode is not None)
-        except Interrupted:
-            return 0
-        finally:
-            deafen()
-            processes.stop(*children)
-            for reader in readers:
-                # what outlives a killed watcher keeps the pipe open
-                reader.join(1.0)
+    for command in commands:
+        # the database's lock is held by the watchers, too: what they watch may outlive this process
+        child = processes.start(command, GRACE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False)
+        children.append(child)
+        readers.append(threading.Thread(target=pass_on, args=(child.stdout,), daemon=True))
+        readers[-1].start()
+    codes: list[int] = []
+    while not codes and not signals:
+        time.sleep(LOOK)
+        codes = [child.returncode for child in children if child.poll() is not None]
+
+    processes.stop(*children)
+    for reader in readers:
+        # what outlives a killed watcher keeps the pipe open
+        reader.join(1.0)
+    return processes.shell_code(codes[0]) if codes else 0
 
 
 def sweep(database: Path) -> None:

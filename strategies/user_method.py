@@ -15,7 +15,7 @@ from torch import Tensor
 
 from protosphere.core import plugins
 from protosphere.prototypes.prototype_set import PartValue
-from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase
+from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase, SparseServer
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import KINDS
 
@@ -33,10 +33,12 @@ FORMER_MEMBERS = {
     "of_features": "a Method has `uploads_features`",
     "of_prototypes": "a Method has `reads_prototypes`",
     "ignored_settings": "a Method has `ignored_settings`, a function of the options",
+}
+FORMER_OF_CLIENTS = {
     "logits": "`scores` may have the rule `classifier`, and a loss calls `state.module.classify(z)`",
     "probabilities": "the ensemble takes those of the rule `classifier`",
-    "notices": "`check` returns these sentences",
 }
+FORMER_OF_SERVERS = {"notices": "`check` returns these sentences"}
 
 
 def refuse_former_members(method: Method) -> None:
@@ -45,8 +47,11 @@ def refuse_former_members(method: Method) -> None:
     Raises:
         MethodError: names the member and what takes its place.
     """
-    for half in (method.objective, method.server):
-        for name, remedy in FORMER_MEMBERS.items():
+    former_of_half = {method.objective: FORMER_OF_CLIENTS, method.server: FORMER_OF_SERVERS}
+    if not issubclass(method.server, SparseServer):
+        former_of_half[method.server] = {**FORMER_OF_SERVERS, "expand": "a half that has it derives from SparseServer"}
+    for half, former_members in former_of_half.items():
+        for name, remedy in (FORMER_MEMBERS | former_members).items():
             if hasattr(half, name):
                 raise MethodError(f"`{half.__name__}.{name}` is not read any more; {remedy}.")
 
@@ -67,6 +72,8 @@ def in_method(error: Exception, strategy: str, method: Method) -> MethodError | 
     if not frames:
         return None
     text = " ".join(str(error).split())
+    if isinstance(error, AttributeError) and error.name in FORMER_OF_CLIENTS:
+        text += f"; {FORMER_OF_CLIENTS[error.name]}"
     reason = f"the method failed in `{frames[-1].name}` with {type(error).__name__}" + (f": {text}" if text else "")
     return MethodError(reason, frames[-1].filename, frames[-1].lineno or 0)
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import difference, rejected
-from protosphere.comparison.spec import DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
+from protosphere.comparison.spec import DOMAIN, DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
 from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
@@ -84,7 +84,10 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
     rule, metric = summary["headline"]["rule"], comparison.metrics[0]
-    curve = curve_of(of_domain(lines, metric.figure) if metric.of_domain else lines, metric.curve_rule(rule))
+    lines_of_curve = lines
+    if metric.of_domain:
+        lines_of_curve = of_domain(lines, metric.figure, "mean" if metric.rule == DOMAIN else "plain_mean")
+    curve = curve_of(lines_of_curve, metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
@@ -182,13 +185,20 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     return float(means.iloc[-1] if at_the_end else means.max())
 
 
-def of_domain(lines: Sequence[Mapping[str, Any]], domain: str) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl whose evaluations are of one domain's clients alone."""
+def of_domain(lines: Sequence[Mapping[str, Any]], domain: str, average: str) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl whose evaluations are of one domain's clients alone.
+
+    Args:
+        average: over these clients: `mean` by their samples, or `plain_mean`.
+    """
     narrowed = []
     for line in lines:
-        rules = line.get("evaluation", {}).get("domains", {}).get(domain)
+        rules = line.get("evaluation", {}).get("domains", {}).get(domain, {})
+        averaged: dict[str, Any] = {}
+        for rule, splits in rules.items():
+            averaged[rule] = {split: {**figures, "mean": figures[average]} for split, figures in splits.items()}
         line_fields = {name: value for name, value in line.items() if name != "evaluation"}
-        narrowed.append(line_fields if rules is None else line_fields | {"evaluation": {"rules": rules}})
+        narrowed.append(line_fields | {"evaluation": {"rules": averaged}} if averaged else line_fields)
     return narrowed
 
 

@@ -90,9 +90,11 @@ def test_a_curve_has_the_bytes_of_training_up_to_each_evaluation():
 
 def test_a_curve_of_a_domain_is_of_its_clients_alone():
     lines = [line(0, 0.3), line(1, 0.5)]
-    lines[1]["evaluation"] |= {"domains": {"usps": {"classifier": {"test": {"mean": 0.7, "std": 0.1, "worst": 0.6}}}}}
-    assert curve_of(of_domain(lines, "usps"), "classifier").to_numpy().tolist() == [[0.7, 200, 300]]
-    assert curve_of(of_domain(lines, "svhn"), "classifier").empty
+    figures = {"mean": 0.7, "plain_mean": 0.6, "std": 0.1, "worst": 0.5}
+    lines[1]["evaluation"] |= {"domains": {"usps": {"classifier": {"test": figures}}}}
+    assert curve_of(of_domain(lines, "usps", "mean"), "classifier").to_numpy().tolist() == [[0.7, 200, 300]]
+    assert curve_of(of_domain(lines, "usps", "plain_mean"), "classifier").to_numpy().tolist() == [[0.6, 200, 300]]
+    assert curve_of(of_domain(lines, "svhn", "mean"), "classifier").empty
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):

@@ -40,6 +40,11 @@ WRONG = {
         'parts={"plain": plain, "more": plain}',
         "among which 'cross-entropy' is due",
     ),
+    "a former member": (
+        "plain = cross_entropy(state.module.classify(z), batch.labels)",
+        "plain = cross_entropy(self.logits(state, z), batch.labels)",
+        r"no attribute 'logits'; .* a loss calls `state.module.classify\(z\)`",
+    ),
     "features": ("features=z)", "features=z[:1])", r"a tensor of shape \(1, 64\) as `features`"),
     "phases": (
         "    def loss(",
@@ -148,7 +153,13 @@ METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | 
 
 @pytest.mark.parametrize(
     ("half", "place", "name"),
-    [("PullObjective", "objective", "released"), ("ServerHalf", "server", "ignored_settings")],
+    [
+        ("PullObjective", "objective", "released"),
+        ("PullObjective", "objective", "logits"),
+        ("ServerHalf", "server", "ignored_settings"),
+        ("ServerHalf", "server", "notices"),
+        ("ServerHalf", "server", "expand"),
+    ],
 )
 def test_a_member_of_the_contract_as_it_was_is_refused_by_its_name(tmp_path, half, place, name):
     (tmp_path / "mine.py").write_text(FORMER.format(half=half, place=place, name=name))
