@@ -13,8 +13,8 @@ import pytest
 
 from protosphere.core.flower import fleet_transport
 from protosphere.launch import processes
-from protosphere.launch.flower import comes_up, free_port
-from tests.waiting import PATIENCE
+from protosphere.launch.flower import free_port
+from tests.waiting import PATIENCE, comes
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "nginx"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -105,8 +105,15 @@ def gate(tmp_path, certified):
     nginx = start_nginx(tmp_path / "nginx", credentials, fleet, port)
     trust = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
     with httpx.Client(verify=trust, trust_env=False, timeout=PATIENCE, base_url=f"https://localhost:{fleet}") as client:
+
+        def answers():
+            try:
+                return client.get("/").status_code == 404
+            except httpx.HTTPError:
+                return False
+
         try:
-            assert comes_up(nginx, fleet, PATIENCE), (tmp_path / "nginx" / "error.log").read_text()
+            assert comes(answers), (tmp_path / "nginx" / "error.log").read_text()
             yield client, SuperLink.calls, tmp_path / "nginx", end
         finally:
             processes.stop(nginx)
