@@ -39,6 +39,7 @@ DIGITS = 1  # of a percentage
 BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "rounds", "clients", "seconds")
 BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
+PROTOTYPE_RULES = ("local-prototypes selected", "global-prototypes selected")
 CONTROL = "local"
 JOINED = "joined"  # the row of joined.toml
 PRETRAINED = " (pretrained)"  # in a label of strong.toml and joined.toml
@@ -233,14 +234,66 @@ def sizes() -> Iterator[str]:
 def claims() -> Iterator[str]:
     """Each claim's difference on every data set, corrected for the number of data sets."""
     stored = Stored("methods")
-    data_sets = stored.names("data")
-    yield table_head("claim", *data_sets)
+    yield table_head("claim", *stored.names("data"))
+    for claim, differences in _claimed(stored):
+        yield table_row([claim, *differences])
+
+
+def _claimed(stored: Stored) -> Iterator[tuple[str, list[str]]]:
+    """The claims whose two methods a table has, with the difference on each of its data sets."""
+    methods = stored.names("method")
     for claim in tomllib.loads((SPECIFICATIONS / "claims.toml").read_text("utf-8"))["claims"]:
+        if not {claim["method"], claim["base"]} <= {*methods}:
+            continue
         contrasts: dict[str, Difference | None] = {}
-        for data in data_sets:
+        for data in stored.names("data"):
             own, base = (stored.values(data, claim[name], claim["metric"]) for name in ("method", "base"))
             contrasts[data] = difference(own.to_dict(), base.to_dict())
-        yield table_row([claim["claim"], *_intervals(contrasts).values()])
+        yield claim["claim"], list(_intervals(contrasts).values())
+
+
+def authors() -> Iterator[str]:
+    """The authors' split of CIFAR-10, and the claims there."""
+    stored = Stored("authors")
+    yield from _beside_local(stored, (CLASSIFIER, *PROTOTYPE_RULES))
+    yield ""
+    for claim, (words,) in _claimed(stored):
+        yield f"- {claim}: {words}."
+
+
+def heirs() -> Iterator[str]:
+    """One architecture: what exchanging weights gives beside exchanging prototypes."""
+    yield from _beside_local(Stored("heirs"), (CLASSIFIER, "received selected"))
+
+
+def _beside_local(stored: Stored, metrics: Sequence[str]) -> Iterator[str]:
+    """A line for each method and rule that it has: on each data set its accuracy, and that less `local`'s.
+
+    Args:
+        metrics: of the methods whose rule is not their own.
+    """
+    data_sets = stored.names("data")
+    heads = [name for data in data_sets for name in (stored.heading(data), "gain")]
+    yield table_head("method", "predicts by", *heads, "kB per round", left=2)
+    cells: dict[tuple[str, str], list[str]] = {}
+    for data in data_sets:
+        contrasts: dict[tuple[str, str], Difference | None] = {}
+        for method in stored.names("method"):
+            further = (*LOCAL_RULES.values(),) if method == CONTROL else ()
+            own_metrics = [OWN_RULES[method]] if method in OWN_RULES else [*metrics, *further]
+            for metric in own_metrics:
+                own = stored.values(data, method, metric)
+                if own.empty:
+                    continue
+                cells.setdefault((method, metric), []).append(_mean(own, True))
+                base = stored.values(data, CONTROL, LOCAL_RULES.get(metric, metric))
+                if method != CONTROL and not base.empty:
+                    contrasts[method, metric] = difference(own.to_dict(), base.to_dict())
+        words = _intervals(contrasts)
+        for key, row in cells.items():
+            row.append(words.get(key, ""))
+    for (method, metric), row in cells.items():
+        yield table_row([f"`{method}`", f"`{_rule(metric)}`", *row, _kilobytes(stored, method)])
 
 
 def constants() -> Iterator[str]:
@@ -435,6 +488,8 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "the table with deviations": lambda: accuracies(in_full=True),
     "gains": gains,
     "sizes": sizes,
+    "authors": authors,
+    "heirs": heirs,
     "claims": claims,
     "constants": constants,
     "convergence": convergence,

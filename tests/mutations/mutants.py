@@ -200,7 +200,7 @@ MUTANTS = {
     ),
     "factors of any ranks": Mutant(
         "strategies/fedkd.py",
-        "if len(right) and left.shape[1] != len(right):",
+        "if len(right_factor) and left_factor.shape[1] != len(right_factor):",
         "if False:",
         S + "test_fedkd.py",
     ),
