@@ -90,6 +90,8 @@ def superlink(
         pem = (folder / "ca.key").read_bytes()
         secret = typer.prompt(PROMPT, hide_input=True).encode() if b"ENCRYPTED" in pem else None
         signer: Any = load_pem_private_key(pem, secret)
+        if not isinstance(signer, ec.EllipticCurvePrivateKey):
+            raise ValueError("ca.key is of another kind than `authority` makes")
     except (OSError, ValueError) as error:
         end(f"ca.key and ca.crt in {folder} cannot be used ({error}); `authority {folder}` makes them where none are.")
     key = ec.generate_private_key(ec.SECP256R1())

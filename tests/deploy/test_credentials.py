@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from typer.testing import CliRunner
 
@@ -93,6 +94,14 @@ def test_what_cannot_be_made_is_a_sentence(made, tmp_path, arguments, given, wor
     said = credentials(*(word.format(**places) for word in arguments), code=2, input=given)
     assert words.format(**places) in said.splitlines()[-1]
     assert not (tmp_path / "superlink.key").exists()
+
+
+def test_a_key_of_another_kind_is_a_sentence(made, tmp_path):
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "ca.key").write_bytes(key.private_bytes(*form))
+    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
+    assert "ca.key is of another kind" in credentials("superlink", tmp_path, "a.example", code=2)
 
 
 def test_a_certificate_is_valid_for_the_days_that_were_asked_for(tmp_path):

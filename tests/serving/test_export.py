@@ -218,9 +218,13 @@ def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answer
     names = [trained.class_names[answer.label] for answer in expected]
     assert len(set(names)) == 3
     assert said.stdout.split() == names
-    # what is no row of features is refused
+    # what is no row of features is refused, by either program
+    raw = np.zeros((2, 4), np.float32)
     with pytest.raises(Exception, match="Got: 4 Expected: 9"):
-        session.run(None, {"inputs": np.zeros((2, 4), np.float32)})
+        session.run(None, {"inputs": raw})
+    export(trained, tmp_path / "model.pt2")
+    with pytest.raises(Exception, match=r"== 9"):
+        torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(raw))
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -236,15 +236,19 @@ def left_by(folder):
     return {name: (tensor.dtype, tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in found.items()}
 
 
+BY_WORKERS = "gfpl"  # of the others this process goes on, which remembers nothing either
+
+
 @pytest.mark.parametrize("row", METHODS)
 def test_cut_in_a_round_and_resumed_is_as_never_cut_to_the_bit(row):
-    """Nodes answer in another order, and this process remembers nothing."""
+    """Nodes answer in another order, and each worker finds what another has left."""
     seen, settings = whole(row), WHOLE | of_one(row) | ROWS[row]
     folder = seen.folder
     ended = copy_run(folder, "ended")
     put_back(folder, "cut")
     assert len(RunFolder(folder).lines()) == ROUNDS
-    resumed = start(settings | {"resume": str(folder)}, grid=Reversed)
+    workers = 2 if row == BY_WORKERS else 1
+    resumed = start(settings | {"resume": str(folder)}, workers=workers, grid=Reversed)
     assert resumed == folder
     assert without_time(resumed) == without_time(ended)
     assert left_by(resumed) == left_by(ended)
