@@ -272,28 +272,49 @@ def _beside_local(stored: Stored, metrics: Sequence[str]) -> Iterator[str]:
     Args:
         metrics: of the methods whose rule is not their own.
     """
-    data_sets = stored.names("data")
-    heads = [name for data in data_sets for name in (stored.heading(data), "gain")]
+
+    def metrics_of(method: str) -> Sequence[str]:
+        if method == CONTROL:
+            return [*metrics, *LOCAL_RULES.values()]
+        return [OWN_RULES[method]] if method in OWN_RULES else metrics
+
+    def control_of(method: str, metric: str) -> tuple[str, str] | None:
+        return None if method == CONTROL else (CONTROL, LOCAL_RULES.get(metric, metric))
+
+    heads = [name for data in stored.names("data") for name in (stored.heading(data), "gain")]
     yield table_head("method", "predicts by", *heads, "kB per round", left=2)
+    for (method, metric), cells in _with_gains(stored, metrics_of, control_of).items():
+        yield table_row([f"`{method}`", f"`{_rule(metric)}`", *cells, _kilobytes(stored, method)])
+
+
+def _with_gains(
+    stored: Stored,
+    metrics_of: Callable[[str], Sequence[str]],
+    control_of: Callable[[str, str], tuple[str, str] | None],
+) -> dict[tuple[str, str], list[str]]:
+    """Of each method and metric, on each data set its accuracy and its gain; metrics that were not measured are left
+    out.
+
+    Args:
+        metrics_of: a method's. control_of: of a method and metric, those that its gain is over; None for no gain.
+    """
     cells: dict[tuple[str, str], list[str]] = {}
-    for data in data_sets:
+    for data in stored.names("data"):
         contrasts: dict[tuple[str, str], Difference | None] = {}
         for method in stored.names("method"):
-            further = (*LOCAL_RULES.values(),) if method == CONTROL else ()
-            own_metrics = [OWN_RULES[method]] if method in OWN_RULES else [*metrics, *further]
-            for metric in own_metrics:
+            for metric in metrics_of(method):
                 own = stored.values(data, method, metric)
                 if own.empty:
                     continue
                 cells.setdefault((method, metric), []).append(_mean(own, True))
-                base = stored.values(data, CONTROL, LOCAL_RULES.get(metric, metric))
-                if method != CONTROL and not base.empty:
+                control = control_of(method, metric)
+                base = own[:0] if control is None else stored.values(data, *control)
+                if not base.empty:
                     contrasts[method, metric] = difference(own.to_dict(), base.to_dict())
         words = _intervals(contrasts)
         for key, row in cells.items():
             row.append(words.get(key, ""))
-    for (method, metric), row in cells.items():
-        yield table_row([f"`{method}`", f"`{_rule(metric)}`", *row, _kilobytes(stored, method)])
+    return cells
 
 
 def constants() -> Iterator[str]:
@@ -344,23 +365,17 @@ def spaces() -> Iterator[str]:
     # of the same seeds
     joined = Stored(JOINED).frame.merge(stored.frame[["data", "seed"]].drop_duplicates())
     stored.frame = pd.concat([stored.frame, joined], ignore_index=True)
-    data_sets = stored.names("data")
-    heads = [name for data in data_sets for name in (stored.heading(data), "gain")]
+
+    def metrics_of(method: str) -> Sequence[str]:
+        return _metrics_in_space(method.partition(PRETRAINED)[0])
+
+    def control_of(method: str, metric: str) -> tuple[str, str] | None:
+        pretrained = method.partition(PRETRAINED)[1]
+        return (CONTROL + pretrained, LOCAL_RULES[metric]) if metric in LOCAL_RULES else None
+
+    heads = [name for data in stored.names("data") for name in (stored.heading(data), "gain")]
     yield table_head("encoder", "method", "predicts by", *heads, left=3)
-    cells: dict[tuple[str, str], list[str]] = {}
-    for data in data_sets:
-        contrasts: dict[tuple[str, str], Difference | None] = {}
-        for method in stored.names("method"):
-            name, pretrained, _ = method.partition(PRETRAINED)
-            for metric in _metrics_in_space(name):
-                own = stored.values(data, method, metric)
-                cells.setdefault((method, metric), []).append(_mean(own, True))
-                if metric in LOCAL_RULES:
-                    base = stored.values(data, CONTROL + pretrained, LOCAL_RULES[metric])
-                    contrasts[method, metric] = difference(own.to_dict(), base.to_dict())
-        words = _intervals(contrasts)
-        for key, row in cells.items():
-            row.append(words.get(key, ""))
+    cells = _with_gains(stored, metrics_of, control_of)
     # `joined` is measured by a file of its own, and stands with the others of its space
     for (method, metric), row in sorted(cells.items(), key=lambda cell: PRETRAINED in cell[0][0]):
         name, pretrained, _ = method.partition(PRETRAINED)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from protosphere.client_app.encoder_cache import cached
-from protosphere.client_app.evaluate import classifier_scores
+from protosphere.client_app.evaluate import method_scores
 from protosphere.client_app.site import NodeConfig, text
 from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import ModelError, SettingError
@@ -197,7 +197,7 @@ class SpaceScores:
             self.keep(self.state.pool_weight, self.completed)
 
     def _pool_own(self, own: OwnDiscriminant, z: Tensor, vectors: Tensor, weight: float) -> Tensor:
-        logits, device = classifier_scores(self.objective, self.state, z), exact_on(z.device)
+        logits, device = method_scores(self.objective, self.state, z)["classifier"], exact_on(z.device)
         return opinion_pool(exact(logits), own.class_scores(vectors).to(device), own.counts.to(device), weight)
 
 

@@ -4,7 +4,7 @@ import torch
 from flwr.app import Array
 from torch import Tensor, softmax
 
-from protosphere.client_app.evaluate import classifier_scores, features_of
+from protosphere.client_app.evaluate import features_of, method_scores
 from protosphere.core.settings import Settings
 from protosphere.data.client_data import Rows, Transform, rows_of
 from protosphere.data.from_settings import shared_test_set
@@ -37,4 +37,4 @@ def predict(objective: Objective, state: ClientState, rows: Rows, transform: Tra
     z = features_of(objective, state, rows, transform)
     if isinstance(objective, ConsensusObjective):
         return objective.ensemble_probabilities(state, z)
-    return softmax(classifier_scores(objective, state, z).float(), dim=1)
+    return softmax(method_scores(objective, state, z)["classifier"].float(), dim=1)

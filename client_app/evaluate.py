@@ -244,17 +244,14 @@ def _predict(
 def received_scores(objective: Objective, received: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
     `received-<rule>` each of the method's own rules."""
-    scores = {"classifier": received.module.classify(z), **objective.scores(received, z)}
+    scores = method_scores(objective, received, z)
     return {RECEIVED if rule == "classifier" else f"{RECEIVED}-{rule}": values for rule, values in scores.items()}
 
 
-def classifier_scores(objective: Objective, state: ClientState, z: Tensor) -> Tensor:
-    """What the rule `classifier` scores, (n, K): the method's own, or the model's."""
-    own_scores = objective.scores(state, z).get("classifier")
-    if own_scores is not None:
-        return own_scores
-    scores: Tensor = state.module.classify(z)
-    return scores
+def method_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+    """Rule -> (n, K) of the classifier, which is the model's where the method has none of its own, and of the method's
+    further rules."""
+    return {"classifier": state.module.classify(z), **objective.scores(state, z)}
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:

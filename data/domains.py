@@ -414,8 +414,8 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
     for name, domain_labels in labels.items():
         other_names = [other for other in labels if other != name]
         if len(domain_labels) > 1 and all(domain_labels.isdisjoint(labels[other]) for other in other_names):
-            words = [", ".join(map(repr, sorted(labels[side])[:_LISTED])) for side in (name, other_names[0])]
-            raise describe(name, other_names[0], "have no label in common", *words)
+            examples = [", ".join(map(repr, sorted(labels[side])[:_LISTED])) for side in (name, other_names[0])]
+            raise describe(name, other_names[0], "have no label in common", *examples)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

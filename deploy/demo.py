@@ -182,8 +182,8 @@ def main(extra: str) -> int:
     for partition, (root, model) in enumerate(zip(write_sites(folder / "data", len(MODELS)), MODELS, strict=True)):
         sites.append(Site(partition, {"data": str(root), "model": model, "device": "cpu"}))
     deployment = Deployment(folder, sites)
-    words = ["run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS, *(["-c", extra] if extra else [])]
-    words += ["--results", str(home().absolute() / "results")]
+    arguments = ["run", "--on", f"superlink:{CONNECTION}", "-c", SETTINGS, *(["-c", extra] if extra else [])]
+    arguments += ["--results", str(home().absolute() / "results")]
     run = None
     with interruptible() as deafen:
         try:
@@ -191,8 +191,8 @@ def main(extra: str) -> int:
             if fleet_transport() == "http":
                 print("== on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
             deployment.start()
-            print(f"== FLWR_HOME={deployment.config} protosphere {shlex.join(words)}", flush=True)
-            command = [sys.executable, "-m", "protosphere.cli.main", *words]
+            print(f"== FLWR_HOME={deployment.config} protosphere {shlex.join(arguments)}", flush=True)
+            command = [sys.executable, "-m", "protosphere.cli.main", *arguments]
             run = processes.start(command, STOP_PATIENCE, cwd=ROOT, env=deployment.environment)
             code = run.wait()
         except FlowerError as error:

@@ -128,7 +128,7 @@ def run(
         RosterError: the clients do not fit together.
         RunError: the run cannot go on; its last finished round can be resumed.
     """
-    # pandas, which a run itself does not need
+    # pandas, without which the command `run` comes to its first round
     from protosphere.results import Run
 
     chosen_settings = settings_of(settings, more)

@@ -314,8 +314,10 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
     Args:
         strategy: a method of somebody's own, whose settings belong to them, too.
     """
-    own = _defaults_of(load_method(str(strategy))) if plugins.is_plugin(str(strategy)) else {}
-    return {**_registered_defaults(), **own}
+    defaults = dict(_registered_defaults())
+    if plugins.is_plugin(str(strategy)):
+        defaults |= _defaults_of(load_method(str(strategy)))
+    return defaults
 
 
 @cache

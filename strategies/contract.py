@@ -351,6 +351,7 @@ class ServerHalf:
             SettingError: of `check`.
         """
         self.num_classes, self.dim, self.identities = num_classes, dim, identities
+        # a method of somebody's own may return nothing
         self.notices = tuple(self.check(num_classes, dim) or ())
 
     def try_meeting(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
