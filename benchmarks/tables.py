@@ -19,6 +19,7 @@ import re
 import tomllib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,10 +71,13 @@ class Stored:
 
     def values(self, data: str, method: str, metric: str) -> "pd.Series[float]":
         """Seed -> value, of the seeds that have one."""
-        frame = self.frame
-        chosen = frame[(frame["data"] == data) & (frame["method"] == method) & (frame["metric"] == metric)]
-        values: pd.Series[float] = chosen.set_index("seed")["value"].dropna()
-        return values
+        return self._values.get((data, method, metric), pd.Series(dtype=float))
+
+    @cached_property
+    def _values(self) -> "dict[tuple[str, str, str], pd.Series[float]]":
+        """Data set, method and metric -> seed -> value: a table asks for hundreds of them."""
+        groups = self.frame.dropna(subset="value").groupby(["data", "method", "metric"])
+        return {key: group.set_index("seed")["value"] for key, group in groups}
 
     def names(self, column: str) -> list[str]:
         """The data sets or the methods, in the order of the specification."""

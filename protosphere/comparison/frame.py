@@ -11,7 +11,7 @@ import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import difference, rejected
-from protosphere.comparison.spec import DOMAIN, DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
+from protosphere.comparison.spec import DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
 from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
@@ -84,10 +84,7 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
     rule, metric = summary["headline"]["rule"], comparison.metrics[0]
-    lines_of_curve = lines
-    if metric.of_domain:
-        lines_of_curve = of_domain(lines, metric.figure, "mean" if metric.rule == DOMAIN else "plain_mean")
-    curve = curve_of(lines_of_curve, metric.curve_rule(rule))
+    curve = curve_of(averaged_as(metric, lines), metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
@@ -185,21 +182,21 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     return float(means.iloc[-1] if at_the_end else means.max())
 
 
-def of_domain(lines: Sequence[Mapping[str, Any]], domain: str, average: str) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl whose evaluations are of one domain's clients alone.
-
-    Args:
-        average: over these clients: `mean` by their samples, or `plain_mean`.
-    """
-    narrowed = []
+def averaged_as(metric: Metric, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl whose means are those of the metric: of the clients of its domain alone, and unweighted
+    where it counts every client alike."""
+    averaged = []
     for line in lines:
-        rules = line.get("evaluation", {}).get("domains", {}).get(domain, {})
-        averaged: dict[str, Any] = {}
+        evaluation = line.get("evaluation", {})
+        rules = evaluation.get("rules", {})
+        if metric.of_domain:
+            rules = evaluation.get("domains", {}).get(metric.figure, {})
+        means: dict[str, Any] = {}
         for rule, splits in rules.items():
-            averaged[rule] = {split: {**figures, "mean": figures[average]} for split, figures in splits.items()}
-        line_fields = {name: value for name, value in line.items() if name != "evaluation"}
-        narrowed.append(line_fields | {"evaluation": {"rules": averaged}} if averaged else line_fields)
-    return narrowed
+            means[rule] = {split: {**figures, "mean": figures[metric.average]} for split, figures in splits.items()}
+        rest = {name: value for name, value in line.items() if name != "evaluation"}
+        averaged.append(rest | {"evaluation": {"rules": means}} if means else rest)
+    return averaged
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:

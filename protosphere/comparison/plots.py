@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from protosphere.comparison import frame as numbers_of
 from protosphere.comparison.frame import MeanStd, by_method, by_seed, floor, summarise
-from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec, Entry
+from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.variants import settings_varied
 from protosphere.core.settings import Scalar, plain_name
 from protosphere.reports import canvas
@@ -91,8 +91,8 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
     if not curve_by_method:
         raise NothingToPlotError(f"{row}: no trial is finished.")
     # it is of all clients' test samples: not beside the ensemble, nor beside one domain
-    metric = comparison.metrics[0]
-    majority = None if metric.rule == ENSEMBLE or metric.of_domain else floor(frame, row)
+    baseline = comparison.metrics[0].floor
+    majority = floor(frame, row, baseline) if baseline else None
     columns = COLUMNS[kind]
     with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
         for place, column in enumerate(columns, 1):

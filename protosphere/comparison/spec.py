@@ -103,6 +103,13 @@ class Metric:
         return self.rule in DOMAIN_KEYS
 
     @property
+    def average(self) -> str:
+        """How it averages over clients, by the name of that mean in a line of metrics.jsonl: by their samples, or every
+        client alike."""
+        kind = self.rule if self.of_domain else self.figure
+        return "plain_mean" if kind.endswith("-unweighted") else "mean"
+
+    @property
     def floor(self) -> str:
         """The majority-class baseline of the same samples, averaged over clients as it is, by its name in a run's
         summary; "" where it counts not every client, not every sample alike, or samples that no client has."""

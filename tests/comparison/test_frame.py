@@ -11,13 +11,13 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import (
     MeanStd,
     as_csv,
+    averaged_as,
     collect,
     curve_of,
     differences,
     differences_csv,
     gains_of_exchange,
     means_of,
-    of_domain,
     summarise,
     value_of,
     without_control,
@@ -88,13 +88,23 @@ def test_a_curve_has_the_bytes_of_training_up_to_each_evaluation():
     assert list(curve_of(sparse, "ensemble").itertuples(name=None)) == [(2, 0.7, 400, 600)]
 
 
-def test_a_curve_of_a_domain_is_of_its_clients_alone():
-    lines = [line(0, 0.3), line(1, 0.5)]
-    figures = {"mean": 0.7, "plain_mean": 0.6, "std": 0.1, "worst": 0.5}
-    lines[1]["evaluation"] |= {"domains": {"usps": {"classifier": {"test": figures}}}}
-    assert curve_of(of_domain(lines, "usps", "mean"), "classifier").to_numpy().tolist() == [[0.7, 200, 300]]
-    assert curve_of(of_domain(lines, "usps", "plain_mean"), "classifier").to_numpy().tolist() == [[0.6, 200, 300]]
-    assert curve_of(of_domain(lines, "svhn", "mean"), "classifier").empty
+@pytest.mark.parametrize(
+    ("metric", "accuracies"),
+    [
+        (Metric("domain", "usps"), [0.7]),
+        (Metric("domain-unweighted", "usps"), [0.6]),
+        (Metric("domain", "svhn"), []),
+        (Metric("classifier", "final"), [0.5]),
+        (Metric("classifier", "final-unweighted"), [0.4]),
+    ],
+    ids=str,
+)
+def test_a_curve_is_averaged_over_clients_as_its_metric_is(metric, accuracies):
+    figures = {"mean": 0.5, "plain_mean": 0.4, "std": 0.1, "worst": 0.2}
+    evaluation = {"rules": {"classifier": {"test": figures}}}
+    evaluation["domains"] = {"usps": {"classifier": {"test": figures | {"mean": 0.7, "plain_mean": 0.6}}}}
+    lines = [line(1, 0.5) | {"evaluation": evaluation}]
+    assert curve_of(averaged_as(metric, lines), "classifier")["accuracy"].tolist() == accuracies
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):
