@@ -33,6 +33,7 @@ from protosphere.strategies.contract import NOTHING as NOTHING
 from protosphere.strategies.contract import OF_CLAIMS as OF_CLAIMS
 from protosphere.strategies.contract import PROTOTYPES as PROTOTYPES
 from protosphere.strategies.contract import Batch as Batch
+from protosphere.strategies.contract import CheckedServer as CheckedServer
 from protosphere.strategies.contract import ClientState as ClientState
 from protosphere.strategies.contract import Exchange as Exchange
 from protosphere.strategies.contract import Figure as Figure

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +73,7 @@ from protosphere.strategies.contract import (
     ROUND_OF_JOINING,
     Outcome,
     ServerHalf,
+    contradiction,
     own_round,
     to_everyone,
     whole_vectors,
@@ -504,7 +506,7 @@ class PrototypeStrategy(Strategy):
             identities=self.roster.identities,
             summed_samples=self._count_summed_samples(parts),
             rules={*self.run.rules, MAJORITY},
-            contradiction=self.half.contradiction,
+            contradiction=partial(contradiction, self.half),
             parts_of_newcomers=parts_of_newcomers,
             confusion_rule=self.run.inference if is_last and self.run.confusion else "",
             measures_auc=not trains and self.settings.roc_auc,

@@ -321,8 +321,7 @@ class ServerHalf:
     """The server half of a method: plain values in and out. A method overrides `aggregate`, rarely more.
 
     Before round 1 the server calls `check` with K and d, and `begin`. A round calls `download` for each client that
-    trains, `expected_parts` and `contradiction` for what comes up, `aggregate`, and `download` once more for
-    each client that is evaluated.
+    trains, `expected_parts` for what comes up, `aggregate`, and `download` once more for each client that is evaluated.
 
     Attributes:
         settings, options: the run's.
@@ -400,14 +399,18 @@ class ServerHalf:
         """Of the parts that may go up, those of which uploads of this round are made: all by default."""
         return up
 
-    def contradiction(self, partition: int, upload: Payload) -> str:
-        """What no client's rows can have told, in words that go on from "upload dropped: "; "" where nothing speaks
-        against it. Asked of each upload when it comes, after all checks that the method's parts state."""
-        return ""
-
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by ascending partition, to the next downloads."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
+
+
+class CheckedServer(ServerHalf):
+    """Server half of a method that checks more of an upload than its parts state."""
+
+    def contradiction(self, partition: int, upload: Payload) -> str:
+        """What no client's samples can have told, in words that go on from "upload dropped: "; "" where nothing speaks
+        against it. Called for each upload when it comes, after the checks that the method's parts state."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which uploads cannot be")
 
 
 class SparseServer(ServerHalf):
@@ -416,6 +419,11 @@ class SparseServer(ServerHalf):
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """Uploads or downloads as whole vectors, for pictures and for what a private release tells."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its vectors are in the feature space")
+
+
+def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:
+    """Why an upload of any method cannot be; "" where it may be true."""
+    return half.contradiction(partition, upload) if isinstance(half, CheckedServer) else ""
 
 
 def whole_vectors(half: ServerHalf, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:

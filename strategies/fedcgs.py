@@ -111,7 +111,7 @@ class FedCGSObjective(m.SpaceObjective):
         return discriminant_scores(space, directions)
 
 
-class FedCGS(m.ServerHalf):
+class FedCGS(m.CheckedServer):
     """Server half: sums, and the discriminant that they make."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:

@@ -210,7 +210,7 @@ class FedKDObjective(CompanionObjective):
         return {UPDATE: factors_of(change, self.options[FedKDSettings].energy(done))}
 
 
-class FedKD(MeanOfCompanions):
+class FedKD(MeanOfCompanions, m.CheckedServer):
     """Server half."""
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:

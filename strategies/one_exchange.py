@@ -95,7 +95,7 @@ class OneExchangeObjective(m.SpaceObjective):
         return linear_scores(space, CLASSIFIER, directions)
 
 
-class OneExchange(m.ServerHalf):
+class OneExchange(m.CheckedServer):
     """Server half: whom it has heard, and what it says of the others.
 
     Attributes:

@@ -201,7 +201,7 @@ def scale_of(settings: m.Settings) -> float:
     return min(SCALE, settings.max_prototype_norm / 2)
 
 
-class Protosphere(m.ServerHalf):
+class Protosphere(m.CheckedServer):
     """Server half: sums over clients, and the discriminant that they make."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from protosphere.core import plugins
 from protosphere.prototypes.prototype_set import PartValue
-from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase, SparseServer
+from protosphere.strategies.contract import (
+    CheckedServer,
+    Loss,
+    Method,
+    MethodError,
+    Objective,
+    Outcome,
+    Phase,
+    SparseServer,
+)
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import KINDS
 
@@ -39,6 +48,8 @@ FORMER_OF_CLIENTS = {
     "probabilities": "the ensemble takes those of the rule `classifier`",
 }
 FORMER_OF_SERVERS = {"notices": "`check` returns these sentences"}
+# a member -> the base class that its half derives from
+BASE_OF_SERVERS = {"contradiction": CheckedServer, "expand": SparseServer}
 
 
 def refuse_former_members(method: Method) -> None:
@@ -47,10 +58,11 @@ def refuse_former_members(method: Method) -> None:
     Raises:
         MethodError: names the member and what takes its place.
     """
-    former_of_half = {method.objective: FORMER_OF_CLIENTS, method.server: FORMER_OF_SERVERS}
-    if not issubclass(method.server, SparseServer):
-        former_of_half[method.server] = {**FORMER_OF_SERVERS, "expand": "a half that has it derives from SparseServer"}
-    for half, former_members in former_of_half.items():
+    former_of_servers = dict(FORMER_OF_SERVERS)
+    for name, base in BASE_OF_SERVERS.items():
+        if not issubclass(method.server, base):
+            former_of_servers[name] = f"a half that has it derives from {base.__name__}"
+    for half, former_members in ((method.objective, FORMER_OF_CLIENTS), (method.server, former_of_servers)):
         for name, remedy in (FORMER_MEMBERS | former_members).items():
             if hasattr(half, name):
                 raise MethodError(f"`{half.__name__}.{name}` is not read any more; {remedy}.")

@@ -359,7 +359,7 @@ def by_what_is_checked():
     for name in METHODS:
         exchange, server = read_settings(ROWS[name]).exchange, METHOD_OF[name].server
         forms = tuple(replace(part, name="") for part in exchange.up)
-        checks = (exchange.counts, exchange.either, server.contradiction, server.expected_parts)
+        checks = (exchange.counts, exchange.either, getattr(server, "contradiction", None), server.expected_parts)
         first.setdefault((forms, *checks), name)
     return list(first.values())
 

@@ -159,6 +159,7 @@ METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | 
         ("ServerHalf", "server", "ignored_settings"),
         ("ServerHalf", "server", "notices"),
         ("ServerHalf", "server", "expand"),
+        ("ServerHalf", "server", "contradiction"),
     ],
 )
 def test_a_member_of_the_contract_as_it_was_is_refused_by_its_name(tmp_path, half, place, name):
