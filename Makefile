@@ -59,7 +59,7 @@ demo: $(READY)
 		$(if $(SETTINGS),-c '$(SETTINGS)')
 
 deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))
-	$(if $(FLOWER),$(OTHER)/bin,$(BIN))/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
+	$(if $(FLOWER),$(OTHER)/bin,$(BIN))/python -m tests.deployment $(if $(SETTINGS),'$(SETTINGS)')
 
 docker-demo:
 	@SETTINGS='$(SETTINGS)' FLOWER='$(FLOWER)' deploy/docker/demo.sh

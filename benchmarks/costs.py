@@ -60,7 +60,7 @@ from benchmarks.common import (
     timed_rounds,
     where,
 )
-from deploy.demo import CONNECTION, Deployment, Site, write_sites
+from deploy.demo_data import write_sites
 from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
@@ -72,6 +72,7 @@ from protosphere.models.optimiser import EagerSGD
 from protosphere.plans.run_config import plan
 from protosphere.prototypes.losses import prototype_pull
 from protosphere.record.folder import RunFolder
+from tests.deployment import CONNECTION, Deployment, Site
 
 START = 'dataset="spiral" spiral-points=200 models="tiny_perceptron" feature-dim=8 clients=4 rounds=1'
 IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # by our own code, or from within a function

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deploy.demo import write_sites
+from deploy.demo_data import write_sites
 
 with TemporaryDirectory() as scratch:
     for source in write_sites(Path(scratch), sites=int(sys.argv[1])):

@@ -139,7 +139,7 @@ def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
 
 
 def _list_disclosures(plan: "Plan", display: Display) -> None:
-    from protosphere.launch.grid import disclosures
+    from protosphere.plans.preflight import disclosures
 
     items = disclosures(plan.run_config, plan.clients)
     display.line("the server would learn about each client:")

@@ -447,29 +447,24 @@ def _ask_health(url: str, authority: Path | None) -> "httpx.Response":
     return httpx.get(f"{url}/health", verify=trust, trust_env=False, timeout=5)
 
 
-def connection_error(url: str, authority: Path | None) -> str:
-    """Why nobody answers there, in the system's or OpenSSL's words; empty where somebody does."""
+def obstacle(name: str) -> str:
+    """What keeps a connection from its SuperLink, in the system's or OpenSSL's words: Flower has the same ones whatever
+    it is. Empty where that is not known, or where somebody answers."""
     import httpx
 
-    try:
-        _ask_health(url, authority)
-    except (OSError, httpx.TransportError, httpx.InvalidURL) as error:
-        roots = authority or "of this system"
-        return f"a direct connection to {url} with root-certificates {roots} fails ({error})"
-    return ""
-
-
-def obstacle(name: str) -> str:
-    """What keeps a connection from its SuperLink, for which Flower has the same words whatever it is; empty where that
-    is not known."""
     file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
     try:
         entry = tomllib.loads(file.read_text("utf-8"))["superlink"][name]
-        scheme = "http" if entry.get("insecure") else "https"
+        url = f"{'http' if entry.get('insecure') else 'https'}://{entry['address']}"
         roots = entry.get("root-certificates")
-        return connection_error(f"{scheme}://{entry['address']}", Path(roots).expanduser() if roots else None)
+        authority = Path(roots).expanduser() if roots else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return ""
+    try:
+        _ask_health(url, authority)
+    except (OSError, ValueError, httpx.TransportError, httpx.InvalidURL) as error:
+        return f"a direct connection to {url} with root-certificates {roots or 'of this system'} fails ({error})"
+    return ""
 
 
 # --- the bundle of an app ---------------------------------------------------------------------------------------

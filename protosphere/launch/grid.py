@@ -21,7 +21,6 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.client_app.app import app as client_app
-from protosphere.client_app.app import new_client
 from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import APP_RAISED, SERVER_NODE, WORKER_DIED, stamp, take_identity
@@ -177,18 +176,6 @@ def run_in_process(
             # a run that came to nothing has taken its folder away
             if folder.is_dir():
                 append_log(folder / "run.log", "".join(f"{line}\n" for line in lines))
-
-
-def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
-    """What the server would learn about each client of a simulation, as the first of them says it; nothing is trained.
-
-    Raises:
-        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
-    """
-    config = known_settings(run_config.get("strategy", "")) | dict(run_config)
-    simulate()
-    node: NodeConfig = {"partition-id": 0, "num-partitions": clients}
-    return new_client(Context(0, 0, node, RecordDict(), config)).identity().discloses
 
 
 def _work(message: Message, context: Context) -> Message:

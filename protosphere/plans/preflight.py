@@ -2,9 +2,15 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from flwr.app import Context, RecordDict
+
+from protosphere.client_app.app import new_client
+from protosphere.client_app.site import simulate
 from protosphere.core import plugins
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
@@ -21,7 +27,7 @@ from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.server_app.ensemble import shared_labels
 from protosphere.server_app.live_figures import refuse_missing_packages
-from protosphere.strategies import Run
+from protosphere.strategies import Run, known_settings
 from protosphere.strategies.user_method import failing_as
 
 
@@ -128,3 +134,15 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
         raise SettingError(
             f"--gpus-per-client is {gpus_per_client:g}, but this machine has {gpus} CUDA GPUs; {allowed}."
         )
+
+
+def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
+    """What the server would learn about each client of a simulation, as the first of them says it; nothing is trained.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+    """
+    config = known_settings(run_config.get("strategy", "")) | dict(run_config)
+    simulate()
+    node: dict[str, bool | int | float | str] = {"partition-id": 0, "num-partitions": clients}
+    return new_client(Context(0, 0, node, RecordDict(), config)).identity().discloses

@@ -26,14 +26,14 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
 from protosphere.core.flower import fleet_transport, submitted_run
 from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.launch import processes
 from protosphere.launch.flower import digest_of, find_executable, free_port, launch
 from protosphere.launch.grid import LocalGrid
-from tests.deploy.test_nginx import NGINX, fleet_paths, start_nginx
+from tests.integration.test_nginx import NGINX, fleet_paths, start_nginx
+from tests.deployment import CONNECTION, Deployment, Site
 from tests.integration.watched import PATIENCE, assignments, everybody, members
 from tests.steps import ONE_EPOCH
 from tests.waiting import comes

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from deploy import credentials
-from deploy.demo import Deployment, Site
 from protosphere.launch import processes
+from tests.deployment import Deployment, Site
 from tests.integration.watched import assignments, kill, members
 from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken

@@ -647,19 +647,19 @@ MUTANTS = {
         "deploy/nginx/protosphere-gate.conf",
         "confirm-message-received)$",
         "confirm-message-received)",
-        "tests/deploy/test_nginx.py -k only",
+        "tests/integration/test_nginx.py -k only",
     ),
     "nginx that passes on every header": Mutant(
         "deploy/nginx/protosphere-gate.conf",
         "proxy_pass_request_headers off;",
         "proxy_pass_request_headers on;",
-        "tests/deploy/test_nginx.py -k only",
+        "tests/integration/test_nginx.py -k only",
     ),
     "nginx that keeps messages in files": Mutant(
         "deploy/nginx/protosphere-gate.conf",
         "proxy_request_buffering off;",
         "proxy_request_buffering on;",
-        "tests/deploy/test_nginx.py -k disk",
+        "tests/integration/test_nginx.py -k disk",
     ),
     # --- what a SuperLink leaves
     "messages that stay in a SuperLink's database": Mutant(

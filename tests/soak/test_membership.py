@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.demo import CONNECTION, Deployment, Site, write_sites
+from deploy.demo_data import write_sites
 from protosphere.record.folder import RunFolder
+from tests.deployment import CONNECTION, Deployment, Site
 from tests.integration.watched import members
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import credentials
-from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.launch import processes
+from tests.deployment import CONNECTION, Deployment, Site
 from tests.integration import watched
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
