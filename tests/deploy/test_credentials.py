@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     """A folder with an authority, the SuperLink's certificate and a node's keys."""
     folder = tmp_path_factory.mktemp("credentials") / "new"
     credentials("authority", folder)
-    credentials("superlink", folder, "fl.example.org", "10.0.0.3", "fd00::1")
+    credentials("superlink", folder, "fl.example.org", "10.0.0.3", "fd00::1", "--days", "90")
     credentials("node", folder / "clinic")
     return folder
 
@@ -104,8 +104,6 @@ def test_a_key_of_another_kind_is_a_sentence(made, tmp_path):
     assert "ca.key is of another kind" in credentials("superlink", tmp_path, "a.example", code=2)
 
 
-def test_a_certificate_is_valid_for_the_days_that_were_asked_for(tmp_path):
-    credentials("authority", tmp_path)
-    credentials("superlink", tmp_path, "a.example", "--days", "90")
-    end = x509.load_pem_x509_certificate((tmp_path / "superlink.crt").read_bytes()).not_valid_after_utc
+def test_a_certificate_is_valid_for_the_days_that_were_asked_for(made):
+    end = x509.load_pem_x509_certificate((made / "superlink.crt").read_bytes()).not_valid_after_utc
     assert abs(end - datetime.now(UTC) - timedelta(days=90)) < timedelta(minutes=5)

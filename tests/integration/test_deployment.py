@@ -32,8 +32,8 @@ from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.launch import processes
 from protosphere.launch.flower import digest_of, find_executable, free_port, launch
 from protosphere.launch.grid import LocalGrid
-from tests.integration.test_nginx import NGINX, fleet_paths, start_nginx
 from tests.deployment import CONNECTION, Deployment, Site
+from tests.integration.test_nginx import NGINX, fleet_paths, start_nginx
 from tests.integration.watched import PATIENCE, assignments, everybody, members
 from tests.steps import ONE_EPOCH
 from tests.waiting import comes

@@ -16,14 +16,7 @@ from typer.testing import CliRunner
 
 from protosphere.cli.main import app as command_line
 from protosphere.launch import flower as module
-from protosphere.launch.flower import (
-    FlowerError,
-    SuperLink,
-    as_toml,
-    describe_end,
-    launch,
-    obstacle,
-)
+from protosphere.launch.flower import FlowerError, SuperLink, as_toml, describe_end, launch, obstacle
 from protosphere.launch.processes import Interrupted
 
 
@@ -278,18 +271,21 @@ def serving(folder=None):
 
 @pytest.fixture
 def connect(tmp_path, monkeypatch):
-    """connect(port, authority): makes `clinics` the connection to that port."""
+    """connect(port, authority): makes `clinics` the connection to that port, without an authority one without TLS."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
 
     def make(port, authority):
-        text = f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{authority}/ca.crt"\n'
-        (tmp_path / "config.toml").write_text(text)
+        way = f'root-certificates = "{authority}/ca.crt"' if authority else "insecure = true"
+        (tmp_path / "config.toml").write_text(f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\n{way}\n')
 
     return make
 
 
-def test_what_keeps_a_connection_from_its_superlink(certified, connect):
-    """Each of the words stands in docs/deployment.md."""
+def test_what_keeps_a_connection_from_its_superlink(certified, connect, monkeypatch):
+    """Each of the words stands in docs/deployment.md. No proxy is asked."""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
     page = (module.ROOT / "docs" / "deployment.md").read_text()
     good, other = certified(-10, 100), certified(-10, 100)
     for server, authority, words in (
@@ -299,6 +295,7 @@ def test_what_keeps_a_connection_from_its_superlink(certified, connect):
         (good, other, "local issuer certificate"),
         (good, Path("/nowhere"), "No such file or directory"),
         (None, good, "wrong version number"),
+        (None, None, ""),
     ):
         with serving(server) as port:
             connect(port, authority or server)
@@ -310,19 +307,10 @@ def test_what_keeps_a_connection_from_its_superlink(certified, connect):
     assert obstacle("another") == ""
 
 
-def test_a_server_that_answers_is_no_obstacle_and_is_healthy_where_it_says_so_and_no_proxy_is_asked(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
+def test_a_superlink_without_tls_is_healthy_where_it_says_so(monkeypatch):
     for status in ("200 OK", "404 Not Found"):
         monkeypatch.setattr(Answer, "status", status)
         with serving() as port:
-            text = f'[superlink.plain]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-            (tmp_path / "config.toml").write_text(text)
-            assert obstacle("plain") == ""
             assert module.is_healthy(port) == (status == "200 OK")
 
 
