@@ -51,12 +51,19 @@ class Deployment:
             SuperLink.
         sites: the clients; their SuperNodes' ports are `ports`.
         environment: variables for all processes, beside those of this one.
+        of_scripts: variables for SuperLink and SuperNodes alone.
 
     Attributes:
         processes: what `processes.start` has started last, by partition; the SuperLink's is None.
     """
 
-    def __init__(self, folder: Path, sites: Sequence[Site], environment: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        sites: Sequence[Site],
+        environment: Mapping[str, str] | None = None,
+        of_scripts: Mapping[str, str] | None = None,
+    ):
         self.folder = folder
         self.sites = sites
         self.home = folder / "superlink"
@@ -70,6 +77,7 @@ class Deployment:
         programs = str(Path(sys.executable).parent)
         overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
         self.environment = flower_environment() | overrides
+        self.script_environment = self.environment | dict(of_scripts or {})
         self.processes: dict[int | None, subprocess.Popen[str]] = {}
 
     def start(self) -> None:
@@ -145,7 +153,7 @@ class Deployment:
             command += [f"--{option}", str(value)]
         with self.log(partition).open("a") as out:
             self.processes[partition] = processes.start(
-                command, cwd=self.folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT
+                command, cwd=self.folder, env=self.script_environment, stdout=out, stderr=subprocess.STDOUT
             )
 
 

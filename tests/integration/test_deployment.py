@@ -12,9 +12,11 @@ import os
 import re
 import shutil
 import signal
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -225,10 +227,28 @@ def listed(place):
 
 
 @pytest.fixture(scope="module")
-def deployment(place, files, listed):
-    """A site of a table, and one of a file of arrays."""
+def proxy():
+    """A listener in the place of a proxy: its port, and what it was asked for."""
+    calls = []
+
+    class Listener(socketserver.StreamRequestHandler):
+        def handle(self):
+            calls.append(self.rfile.readline())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], calls
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def deployment(place, files, listed, proxy):
+    """A site of a table, and one of a file of arrays, on machines that have a proxy."""
     kind = BehindNginx if HAS_GATE else Deployment
-    made = kind(place / "federation", sites_of(files, listed), {"PROTOSPHERE_HOME": str(place / "home")})
+    home = {"PROTOSPHERE_HOME": str(place / "home")}
+    behind_proxy = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY"), f"http://127.0.0.1:{proxy[0]}")
+    behind_proxy |= {"no_proxy": "", "NO_PROXY": ""}
+    made = kind(place / "federation", sites_of(files, listed), home, behind_proxy)
     try:
         made.start()
         yield made
@@ -355,6 +375,10 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
 def test_the_same_metrics_to_the_bit_as_in_one_process(finished, metrics, in_process):
     """Mixtures: test_supernodes.py."""
     assert metrics(folder_of(finished[1])) == in_process
+
+
+def test_no_proxy_is_asked_for_what_is_on_the_same_machine(finished, proxy):
+    assert proxy[1] == []
 
 
 def test_each_site_has_a_model_of_its_own_table_or_arrays_which_reads_them_as_they_are(finished, deployment, files):
