@@ -1,4 +1,4 @@
-"""Which clients take part in a run: those that fit the server's settings and agree with most others on the rest."""
+"""Decides which clients take part in a run: those that fit the server's settings and agree with most of the others."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from protosphere.wire.layouts import read_layouts
 from protosphere.wire.parts import Exchange
 from protosphere.wire.payloads import Identity
 
-MOST_NAMED = 20  # partitions or clients of one sentence
-LONGEST_PROBLEM = 600  # characters of what keeps a client from taking part: with paths, and the remedy
+MOST_NAMED = 20  # partitions or clients named in one sentence
+LONGEST_PROBLEM = 600  # characters of the reason why a client is excluded, with paths and the remedy
 
 
 class RosterError(ValueError):
-    """The clients do not fit together; names the client and the remedy."""
+    """The clients do not fit together. The message names the client and the remedy."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the server knows of a run beside its shared settings.
+    """What the server knows about a run, besides its shared settings.
 
     Attributes:
-        exchange: what the method's messages are made of.
-        private: whether the run is one under `privacy`.
-        encodes: whether clients read rows through an encoder.
-        method: digest of the server's file, "" of a method of ours.
-        settings: digest of the server's settings by which messages are read.
+        exchange: the parts of the method's messages.
+        private: whether `privacy` is on.
+        encodes: whether clients read samples through an encoder.
+        method: digest of the file of a user's method; "" for a built-in method.
+        settings: digest of the server's settings that decide how messages are read.
     """
 
     exchange: Exchange
@@ -43,9 +43,9 @@ class Agreement:
     """Who takes part.
 
     Attributes:
-        number: how many clients the run has.
-        identities, nodes: partition -> who it says it is, and its node.
-        left_out: node -> (partition, why it takes no part).
+        number: the number of clients in the run.
+        identities, nodes: by partition: the client's identity, and its node.
+        left_out: node -> (partition, reason for its exclusion).
     """
 
     number: int
@@ -56,11 +56,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Trait:
-    """What the clients of a run must have in common, and no setting of the server decides.
+    """Something that all clients of a run must have in common and that no server setting decides.
 
     Attributes:
-        name: in words. value_of: what a client says. describe: a value for people.
-        difference: how a client's value differs from that of most, as a part of a sentence.
+        name: in words. value_of: reads it from an identity. describe: a value in words.
+        difference: how a client's value differs from the usual one, as part of a sentence.
     """
 
     name: str
@@ -71,11 +71,12 @@ class Trait:
 
 
 def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
-    """Split those who answered into who takes part and who is left out.
+    """Split the clients that answered into those that take part and those that are left out.
 
     Args:
-        answers: node and identity, in the order in which they came: of two alike for one partition the first stays.
-        terms: without them nothing is asked of the method's messages.
+        answers: node and identity, in order of arrival: if two equal ones answer for one partition, the first one
+            stays.
+        terms: without them, the method's messages are not compared.
 
     Raises:
         RosterError: nobody can take part, or two groups are equally large, which names both.
@@ -109,10 +110,10 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
 
 
 def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms | None) -> str:
-    """Why a client that comes later does not fit in; "" where it does.
+    """Why a client that arrives later does not fit in; "" if it does.
 
     Args:
-        member: one of those who are there, who all agree; None where there is no other.
+        member: any current member, since all members agree; None if there is none.
     """
     reason = _describe_misfit(newcomer, settings, terms)
     if reason or member is None:
@@ -121,14 +122,14 @@ def misfit(newcomer: Identity, member: Identity | None, settings: Settings, term
 
 
 def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int | None = None) -> None:
-    """Stop where fewer are left than make the run that was asked for: `min-clients`, else two (one of a run of one) and
-    half of its clients; or where fewer train in a round than it needs.
+    """Stop if too few clients are left. A run needs `min-clients`; without that setting, half of its clients and at
+    least two (one if the run has a single client). It also stops if too few of them can train in a round.
 
     Args:
-        number_before: of a run that is resumed, how many clients it had: `min-clients` asks for no more.
+        number_before: the number of clients of a resumed run before it was cut: `min-clients` never needs more.
 
     Raises:
-        RosterError: names who is left out and why, and the partitions for which nobody answers.
+        RosterError: names the clients that are left out and why, and the partitions for which no client answers.
     """
     number, present = agreement.number, len(agreement.identities)
     trainers = sum(identity.trains for identity in agreement.identities.values())
@@ -153,14 +154,14 @@ def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int 
 
 
 def nobody_for(agreement: Agreement) -> str:
-    """The partitions for which nobody answers, as a sentence; "" where there is none."""
+    """A sentence that lists the partitions for which no client answers; "" if there are none."""
     answered = {*agreement.identities, *(partition for partition, _ in agreement.left_out.values())}
     missing = list(islice((p for p in range(agreement.number) if p not in answered), MOST_NAMED))
     return f"Nobody answers for the partitions {', '.join(map(str, missing))}." if missing else ""
 
 
 def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
-    """Who is left out, each in a sentence."""
+    """One sentence per client that is left out."""
     sentences = [f"Client {partition} (node {node}): {why}" for node, (partition, why) in left_out.items()]
     more = [f"{len(sentences) - MOST_NAMED} more are left out."] if len(sentences) > MOST_NAMED else []
     return " ".join([*sentences[:MOST_NAMED], *more])
@@ -172,7 +173,7 @@ def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
 def _find_usual(
     candidates: Sequence[tuple[int, Identity]], traits: Sequence[Trait], left_out: Mapping[int, tuple[int, str]]
 ) -> Identity:
-    """A client of the largest group with all traits in common. Many nodes of one partition count once.
+    """A client of the largest group whose traits are all equal. Several nodes of one partition count once.
 
     Raises:
         RosterError: nobody can take part, or two groups are equally large.
@@ -201,7 +202,7 @@ def _find_usual(
 
 
 def _describe_difference(identity: Identity, usual: Identity, traits: Sequence[Trait]) -> str:
-    """The first trait in which a client differs, as a sentence; "" where there is none."""
+    """A sentence on the first trait in which a client differs; "" if there is none."""
     for trait in traits:
         value, usual_value = trait.value_of(identity), trait.value_of(usual)
         if value != usual_value:
@@ -217,7 +218,7 @@ def _list_clients(partitions: Collection[int]) -> str:
 
 
 def _list_names(names: Sequence[str], most: int = 5) -> str:
-    """The first of some names that clients chose, and how many more there are."""
+    """The first few names that clients chose, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(one_line(name, LONGEST_NAME)) for name in names[:most]) + more
 
@@ -266,7 +267,7 @@ def _list_traits(terms: Terms | None) -> tuple[Trait, ...]:
 
 
 def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None) -> str:
-    """Why a client does not fit the server, whatever the others say; "" where it does."""
+    """Why a client does not fit the server's settings; "" if it does."""
     if identity.problem:
         problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
         return f"it says: {quoted(problem, LONGEST_PROBLEM)}"

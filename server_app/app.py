@@ -1,4 +1,5 @@
-"""The Flower ServerApp: read the settings, open the run's folder, let the strategy run, keep status.json meanwhile."""
+"""The Flower ServerApp: reads the settings, opens the run's folder, runs the strategy and keeps status.json up to
+date."""
 
 import logging
 import sys
@@ -17,7 +18,7 @@ from protosphere.server_app.status import USER_ERRORS, record_run
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
 
-# what marks our lines in Flower's stream, and among them why a run failed
+# these mark our lines in Flower's stream, and the line that says why a run failed
 PREFIX, PREFIX_OF_ERRORS = "[protosphere] ", "[protosphere error] "
 
 app = ServerApp()
@@ -26,15 +27,15 @@ log = logging.getLogger("protosphere")
 
 
 class Console(logging.Handler):
-    """Hands each line of the run to `show`, whose owner gets errors as exceptions; without one it goes to whatever
-    stdout is when the line comes, since Flower redirects that into the run's stream."""
+    """Passes each line of the run to `show`, whose caller gets errors as exceptions. Without `show`, it prints the line
+    to the current stdout, because Flower redirects stdout into the run's stream."""
 
     def __init__(self, show: Callable[[str], None] | None = None):
         super().__init__()
         self.show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        # some words are a client's: they must not pass for lines of ours
+        # some text comes from clients and must not look like a line of ours
         line = " ".join(record.getMessage().splitlines())
         failed = record.levelno >= logging.ERROR
         if self.show is None:
@@ -46,8 +47,8 @@ class Console(logging.Handler):
 
 @contextmanager
 def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """While inside, the run's lines go to `show`, or, without one, to whoever listens outside already. Of a run that
-    another one has started the other hears nothing."""
+    """Inside, the run's lines go to `show`, or without one to the listener that is already there. A run that was
+    started by another run does not send its lines to that one."""
     outer = [handler for handler in log.handlers if isinstance(handler, Console)]
     if outer and show is None:
         yield
@@ -71,10 +72,11 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """One run, from settings to summary.
+    """Run once, from settings to summary.
 
     Raises:
-        SettingError, RosterError, RunError: after the sentence was said in the stream; the run counts as failed.
+        SettingError, RosterError, RunError: after its sentence was printed to the stream; the run then counts as
+            failed.
     """
     run(grid, context)
 
@@ -85,11 +87,11 @@ def run(
     opened: Callable[[Path], None] = lambda folder: None,
     on_round: OnRound | None = None,
 ) -> Path:
-    """`main`, for whoever calls it in one process.
+    """`main` for a run in one process.
 
     Args:
-        opened: told the run's folder as soon as there is one.
-        on_round: told the line of every round when its checkpoint is written; False ends the run.
+        opened: called with the run's folder as soon as it exists.
+        on_round: called with the line of every round after its checkpoint is written; returning False ends the run.
 
     Returns:
         The run's folder.

@@ -1,7 +1,7 @@
-"""What looks on while a run goes on: a callback hears of its start, of each finished round, and of its end.
+"""Callbacks of a run: they are called at its start, after each round, and at its end.
 
-A callback reads the lines of the run and keeps nothing that these do not tell, so that a resumed run goes on as one
-that was never cut.
+A callback derives its state from the run's lines alone, so that a resumed run behaves like one that was never
+interrupted.
 """
 
 import logging
@@ -15,16 +15,16 @@ from protosphere.record.folder import RunFolder
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
-OnRound = Callable[[Mapping[str, Any]], object]  # given a line of metrics.jsonl; False ends the run
+OnRound = Callable[[Mapping[str, Any]], object]  # takes a line of metrics.jsonl; returning False ends the run
 PATIENCE = "stop-patience"
 
 
 @dataclass(frozen=True)
 class RunView:
-    """What a callback may know of a run.
+    """What a callback may know about a run.
 
     Attributes:
-        rule: the run's own inference rule. identities: partition -> who the client said it is.
+        rule: the run's own inference rule. identities: partition -> the client's identity.
     """
 
     settings: Settings
@@ -37,14 +37,14 @@ class Callback:
     """Base class; every hook is a no-op.
 
     Attributes:
-        name: what the summary says ended the run, where it was this callback.
+        name: the summary names it as the reason if this callback ended the run.
     """
 
     name = ""
 
     def on_start(self, run: RunView) -> bool:
-        """The clients are known, and no message of a round is sent yet. A resumed run has its lines in the folder.
-        False ends the run before a further round.
+        """The clients are known, but no message of a round has been sent. The lines of a resumed run are in its folder.
+        Returning False ends the run before the next round.
 
         Raises:
             SettingError: the callback cannot work with this run.
@@ -52,15 +52,15 @@ class Callback:
         return True
 
     def on_round(self, line: Mapping[str, Any]) -> bool:
-        """A round's line and checkpoint are written. False ends the run."""
+        """A round's line and checkpoint are written. Returning False ends the run."""
         return True
 
     def on_end(self, completed: bool) -> None:
-        """The run has ended: completed, or cut."""
+        """The run has ended: it was completed or interrupted."""
 
 
 class EarlyStopping(Callback):
-    """Ends a run whose validation accuracy, the mean over all clients by the run's rule, no longer rises."""
+    """Ends a run when its validation accuracy (mean over all clients, by the run's rule) no longer rises."""
 
     name = PATIENCE
 
@@ -81,7 +81,7 @@ class EarlyStopping(Callback):
 
     def on_round(self, line: Mapping[str, Any]) -> bool:
         validation = line.get("evaluation", {}).get("rules", {}).get(self._rule, {}).get("validation")
-        # what models do before training is no best that later rounds could fail to reach
+        # the accuracy before training does not count as a best value
         if validation is not None and line["round"] > 0:
             if self._best is None or validation["mean"] > self._best:
                 self._best, self._rounds_without_rise = validation["mean"], 0
@@ -91,7 +91,7 @@ class EarlyStopping(Callback):
 
 
 class CallOnRound(Callback):
-    """Hands each line to a function, whose False ends the run."""
+    """Passes each line to a function; the run ends if the function returns False."""
 
     name = "on-round"
 
@@ -103,12 +103,12 @@ class CallOnRound(Callback):
 
 
 def callbacks_of(settings: Settings, on_round: OnRound | None) -> Sequence[Callback]:
-    """Those that a run has by its settings, and the one that its caller gave."""
+    """The callbacks that the settings ask for, and the caller's own."""
     callbacks: list[Callback] = []
     if settings.stop_patience:
         callbacks.append(EarlyStopping())
     if settings.tensorboard or settings.wandb or settings.mlflow:
-        # late, for it reads the settings of three packages
+        # imported only if needed
         from protosphere.server_app.live_figures import trackers_of
 
         callbacks += trackers_of(settings)

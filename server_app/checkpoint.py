@@ -1,4 +1,4 @@
-"""All that survives a round, so that a resumed run goes on as if it had never been cut; and its form in a file."""
+"""The state after a round, from which an interrupted run resumes exactly, and its form in a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,16 +12,17 @@ from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
 @dataclass
 class RoundState:
-    """What the rounds know when one has ended.
+    """The state of the rounds after one has ended.
 
     Attributes:
         last_round: the number of the last finished round.
-        method: the tensors of the method's server half. constants: what that worked out once for the run. group_names:
-            how it names groups of clients.
-        downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
-        trained: partition -> the last round whose training the server took from this client.
-        membership: who has gone for how long, of a run whose clients come and go (`Membership.as_json`).
-        held: who has which download, of a method that sends it once (`HeldDownloads.as_json`).
+        method: the tensors of the method's server half. constants: numbers that it computed once for the run.
+            group_names: its names for groups of clients.
+        downloads: partition -> payload of the next round; `EVERYONE` holds the payload of all clients without one of
+            their own.
+        trained: partition -> the last round in which the server accepted this client's training.
+        membership: how long clients have been absent, if clients may come and go (`Membership.as_json`).
+        held: which download each client holds, for methods that send it once (`HeldDownloads.as_json`).
         releases: the means of private releases (`Releases.tensors`).
     """
 
@@ -37,7 +38,7 @@ class RoundState:
 
 
 def pack(state: RoundState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """For the checkpoint: named tensors, and the rest as JSON has it."""
+    """Make named tensors and JSON metadata for the checkpoint."""
     tensors = {f"state/{name}": tensor for name, tensor in state.method.items()}
     tensors |= {f"release/{name}": tensor for name, tensor in state.releases.items()}
     for key, payload in state.downloads.items():

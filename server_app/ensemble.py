@@ -1,7 +1,6 @@
-"""The ensemble (FedPAGR, section 4): all clients' mean class probabilities on one shared test set, scored.
+"""The ensemble (FedPAGR, section 4): the accuracy of all clients' mean class probabilities on one shared test set.
 
-A benchmark's measurement: it needs a test set that everybody has, and its answers are no prototypes. So it is one of
-simulations alone.
+It needs a test set that all clients have, and its answers are not prototypes. It is therefore limited to simulations.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ from protosphere.wire.checks import MessageError
 
 
 def shared_labels(settings: Settings, clients: int, num_classes: int) -> Tensor | None:
-    """The right answers (n,) int64, where `ensemble-every` asks for the measurement.
+    """The true labels (n,) int64, if `ensemble-every` asks for the measurement.
 
     Raises:
-        SettingError: the server does not have the shared test set, or one of other classes than the clients'.
+        SettingError: the server does not have the shared test set, or its classes are not those of the clients.
     """
     if not settings.ensemble_every:
         return None
@@ -42,10 +41,10 @@ def shared_labels(settings: Settings, clients: int, num_classes: int) -> Tensor 
 
 
 def decode_answers(array: Array, rows: int, num_classes: int) -> Tensor:
-    """A client's class probabilities of the shared test set, (rows, num_classes) float16.
+    """A client's class probabilities for the shared test set, (rows, num_classes) float16.
 
     Raises:
-        MessageError: they have another type or shape, or are not finite.
+        MessageError: they have a wrong type or shape, or are not finite.
     """
     values = read_array("probabilities", array)
     agreed = (rows, num_classes)
@@ -62,13 +61,13 @@ def score(answers: Mapping[int, Tensor], labels: Tensor) -> dict[str, Any]:
     """Accuracy of the ensemble: argmax of the mean of the clients' probabilities.
 
     Args:
-        answers: by partition, each (n, K) float16; at least one.
-        labels: the right ones, (n,).
+        answers: partition -> (n, K) float16; at least one.
+        labels: the true labels (n,).
 
     Returns:
-        accuracy, clients (how many answered) and rows.
+        accuracy, clients (number of answers) and rows.
     """
-    # in a fixed order: the sum must not depend on who came first
+    # in a fixed order, so that the sum does not depend on the order of arrival
     ordered = [answers[partition] for partition in sorted(answers)]
     total = torch.zeros(ordered[0].shape, dtype=torch.float64)
     for probabilities in ordered:

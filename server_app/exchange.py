@@ -1,4 +1,4 @@
-"""One round's messages: push them all, pull the replies until the round may close, check each."""
+"""The messages of a round: push all of them, pull replies until the round may close, and check each reply."""
 
 import math
 import re
@@ -30,33 +30,33 @@ from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
 from protosphere.wire.sizes import bytes_by_part
 
-POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
+POLL = (0.02, 0.5)  # seconds between two pulls: they grow from the first to the second
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 400  # characters
-LONGEST_WORDS = 350  # of these a client's own
-LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
+LONGEST_WORDS = 350  # of which may be a client's own text
+LONGEST_REFUSAL = 1000  # for errors of our own workers, which contain paths
 MEND = "Mend the method, and start a new run."
 
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """What the replies of a round are held against.
+    """What the replies of a round are checked against.
 
     Attributes:
-        parts: that an upload must have; none where none is due.
+        parts: the parts that an upload must have; empty if no upload is expected.
         num_classes, dim: K and d.
-        max_norm: the largest norm of what comes up.
-        trains: whether the messages ask for training; else for an evaluation.
-        identities: partition -> who it said it is; none for replies that nothing is known about.
-        summed_samples: partition -> of how many samples a vector of its upload may be the sum; 1 where it is missing.
-        rules: the inference rules that clients report; None where every name is legal.
-        contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
-        parts_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
-        confusion_rule: the rule of the confusion matrix that clients may tell; "" where none is asked for.
-        measures_auc: whether clients tell the area under their ROC curve.
-        shared_labels: the right answers of the shared test set; None where the ensemble is not measured.
-        withholds_figures: whether clients keep their figures, as under `privacy`.
+        max_norm: the largest norm allowed in an upload.
+        trains: whether the messages ask for training; otherwise they ask for an evaluation.
+        identities: partition -> the client's identity; empty if nothing is known about the clients.
+        summed_samples: partition -> the number of samples that a vector of its upload may sum up; 1 by default.
+        rules: the inference rules that clients may report; None if every name is allowed.
+        contradiction: the method's own check: why a client's upload is impossible, "" if it is plausible.
+        parts_of_newcomers: partition -> the parts expected from a client that joined later, if they differ.
+        confusion_rule: the inference rule of the confusion matrix that clients may send; "" if none is requested.
+        measures_auc: whether clients may send the area under their ROC curve.
+        shared_labels: the true labels of the shared test set; None if the ensemble is not measured.
+        withholds_figures: whether clients keep their metrics to themselves, as under `privacy`.
     """
 
     round_number: int
@@ -85,12 +85,12 @@ def exchange(
     min_replies: int,
     timeout: float,
 ) -> list[Reply]:
-    """Send one message a client and collect the replies, in partition order.
+    """Send one message per client and collect the replies, in partition order.
 
-    It closes when `min_replies` valid replies are there (0: when every reply is), or after `timeout` seconds. In a
-    simulation it waits for every reply: they come in the order of the partitions, so that `min_replies` would always
-    leave out the highest; and where clients answer in turn (`protosphere.core.flower.in_turn`) no time counts. Each
-    reply is checked when it comes.
+    It returns after `min_replies` valid replies (0: after all replies) or after `timeout` seconds. A simulation waits
+    for all replies: they arrive in partition order, so that `min_replies` would always exclude the highest partitions.
+    If clients answer in turn (`protosphere.core.flower.in_turn`), there is no timeout. Each reply is checked on
+    arrival.
 
     Raises:
         RunError: a simulation worker died or has another home than the run, or Flower refused the messages.
@@ -135,9 +135,9 @@ def exchange(
 
 
 def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: ReplyContext) -> list[Reply]:
-    """Replies that somebody else has collected, in partition order, checked like ours.
+    """Check replies that another program has collected; they are returned in partition order.
 
-    Errors that Flower itself sends in a client's place name no node of the roster, and are left out.
+    Errors that Flower itself sends in place of a client name no node of the roster and are left out.
 
     Args:
         nodes: partition -> node id.
@@ -149,17 +149,17 @@ def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: Rep
 
 
 def size_of(records: RecordDict) -> Bytes:
-    """Of a message, whichever way."""
+    """The size of a message in either direction."""
     arrays = records.get(ARRAYS)
     payload = value_bytes(arrays, without=(ENSEMBLE,)) if isinstance(arrays, ArrayRecord) else 0
     return Bytes(payload, sum(bytes_by_part(records).values()))
 
 
 def encoded(instruction: Instruction, parts: Sequence[Part]) -> RecordDict:
-    """An instruction as it goes down.
+    """Encode an instruction for a client.
 
     Raises:
-        RunError: the number format cannot hold what the round before made.
+        RunError: the number format cannot hold the result of the previous round.
     """
     with _convert_codec_errors(instruction.round):
         return encode_instruction(instruction, parts)
@@ -168,13 +168,13 @@ def encoded(instruction: Instruction, parts: Sequence[Part]) -> RecordDict:
 def aggregated(
     half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, parts: Sequence[Part]
 ) -> Outcome:
-    """What a method makes of a round's uploads.
+    """Have the method aggregate a round's uploads.
 
     Args:
-        parts: that go down.
+        parts: the parts of the downloads.
 
     Raises:
-        RunError: of `encoded`, where the method itself needs what it sends as it arrives.
+        RunError: as in `encoded`, if the method needs its downloads as they arrive.
     """
     with _convert_codec_errors(server_round):
         return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, parts)
@@ -191,10 +191,11 @@ def _convert_codec_errors(round_number: int) -> Iterator[None]:
 
 
 def checked_reply(message: Message | str, partition: int, context: ReplyContext, *, simulated: bool = False) -> Reply:
-    """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
+    """A reply as a value. If a client's bytes cannot be read, only that client has failed.
 
     Raises:
-        RunError: a simulation worker died, has another home than the run, or says that its method failed.
+        RunError: a simulation worker died, has another PROTOSPHERE_HOME than the run, or reports that its method
+            failed.
     """
     if isinstance(message, str):
         return Reply(partition, context.trains, problem=message)
@@ -205,19 +206,19 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
         for check in CHECKS:
             if reply.report is not None:
                 reply = check(reply, reply.report, context)
-        # they quote what a client sent
+        # these texts quote what a client sent
         problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
         return replace(reply, problem=problem, refused=refused)
-    # Flower leaves some of a record's parts unread until they are asked for
+    # Flower reads some parts of a record only on access
     except Exception as error:
         return Reply(partition, context.trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
 def _refuse_worker_error(message: Message, partition: int, round_number: int) -> None:
-    """End a simulation whose worker says that no other one could do better."""
+    """End a simulation if a worker reports an error that every worker would have."""
     code = message.error.code
     if code == WORKER_DIED:
-        # there is no checkpoint before the untrained models are evaluated
+        # before the untrained models are evaluated, there is no checkpoint
         verb = "Resume" if round_number > 0 else "Start"
         raise RunError(
             f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the "
@@ -234,7 +235,7 @@ def _refuse_worker_error(message: Message, partition: int, round_number: int) ->
 def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Reply:
     trains = context.trains
     if message.has_error():
-        # Flower's own errors come in the same way, and nothing tells them from what a client made up
+        # Flower's own errors arrive in the same way and cannot be told from a client's invention
         problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
@@ -278,14 +279,13 @@ def _decode_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyConte
 
 
 def _drop(reply: Reply, report: Report, reason: str, **changes: Any) -> Reply:
-    """The same without what `changes` replaces in its report."""
+    """The reply, with `changes` made to its report."""
     return replace(reply, report=replace(report, **changes)).refusing(reason)
 
 
 def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop figures of what the message did not ask for; under `privacy`, where a client keeps its figures, all: those
-    of one that tells some would be the run's, and nothing that it has said of its samples could be held against
-    them."""
+    """Drop metrics that the message did not ask for. Under `privacy`, clients keep all metrics to themselves, so any
+    metrics are dropped: they would become the run's metrics, and no sample counts exist to check them against."""
     if context.withholds_figures:
         if not (report.evaluation or report.training):
             return reply
@@ -299,7 +299,8 @@ def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
 
 
 def _check_counts(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
+    """Drop a reply whose sample counts differ from those of the client's identity: a forged count would weigh in every
+    mean."""
     identity = context.identities.get(reply.partition)
     if identity is None or identity.withheld:
         return reply
@@ -323,7 +324,7 @@ def _check_counts(reply: Reply, report: Report, context: ReplyContext) -> Reply:
 
 
 def _find_false_claim(report: Report, identity: Identity, context: ReplyContext) -> str:
-    """What a report says of a client's samples that the client itself did not say at the start; "" for nothing."""
+    """What a report claims about a client's samples that contradicts its identity; "" if nothing does."""
     train, validation, test = identity.rows
     evaluation, training = report.evaluation, report.training
     if evaluation is not None and evaluation.rows != (test, validation):
@@ -340,13 +341,13 @@ def _find_false_claim(report: Report, identity: Identity, context: ReplyContext)
 
 
 def _leaves_classes_out(partition: int, context: ReplyContext) -> bool:
-    """Whether classes of few samples stay at home."""
+    """Whether classes with few samples are withheld."""
     return any(part.fewest > 1 for part in context.parts_of_newcomers.get(partition, context.parts))
 
 
 def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop an evaluation with a rule of its own making, which would stand in every table beside the method's, and an
-    area under the ROC curve that nobody asked for."""
+    """Drop an evaluation with an unknown rule, which would appear in every table, and an area under the ROC curve that
+    was not requested."""
     evaluation = report.evaluation
     if evaluation is None:
         return reply
@@ -360,7 +361,7 @@ def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Re
 
 
 def _check_confusion(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """With the confusion matrix as triples, which take less room than the counts."""
+    """Check the confusion matrix and store it as triples, which are smaller than the full counts."""
     identity, evaluation = context.identities.get(reply.partition), report.evaluation
     if evaluation is None or not evaluation.confusion:
         return reply
@@ -379,7 +380,7 @@ def _check_confusion(reply: Reply, report: Report, context: ReplyContext) -> Rep
 
 
 def _check_ensemble(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """With the class probabilities of the shared test set."""
+    """Check and decode the class probabilities for the shared test set."""
     if report.ensemble is None:
         return reply
     reply = replace(reply, report=replace(report, ensemble=None))
@@ -395,7 +396,7 @@ def _check_ensemble(reply: Reply, report: Report, context: ReplyContext) -> Repl
 
 
 def _check_contradiction(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop an upload of which the method says that no client's samples can have told it."""
+    """Drop an upload that the method calls impossible."""
     reason = "" if report.payload is None else context.contradiction(reply.partition, report.payload)
     return reply.without_upload(f"upload dropped: {reason}") if reason else reply
 
@@ -411,14 +412,14 @@ CHECKS: tuple[Callable[[Reply, Report, ReplyContext], Reply], ...] = (
 
 
 def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:
-    """End a run whose method, somebody's own, fails at every site that was to train: no further round would mend it.
-    What one site of several says ends nothing, also where it was asked alone.
+    """End a run if a user's method fails at every site that was to train, since no further round would help. A failure
+    at one site of several does not end the run, even if only that site was to train.
 
     Args:
-        clients: of the run.
+        clients: the number of clients in the run.
 
     Raises:
-        RunError: with the words of the first.
+        RunError: quotes the first failure.
     """
     trained = [reply for reply in replies if reply.trains]
     if len(trained) >= min(2, clients) and all(reply.blames for reply in trained):
@@ -427,13 +428,13 @@ def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: 
 
 
 def _find_error_line(reason: str) -> str:
-    """The error itself: the last line of a traceback (simulation) or the whole reason (deployment), without colour
-    codes and without Flower's own words around it."""
+    """The error itself, without colour codes and Flower's own text: the last line of a traceback (simulation) or the
+    whole reason (deployment)."""
     plain_text = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
     last_line = plain_text.splitlines()[-1] if plain_text else "unknown error"
     return last_line.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last_line
 
 
 def _quote(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
-    """A client's words, without the beginning that names itself, fit for a line of the log."""
+    """A client's text for one line of the log, without the client's own name at its beginning."""
     return quoted(one_line(text).removeprefix(f"client {partition}: ") or "unknown error", most)

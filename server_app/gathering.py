@@ -1,4 +1,4 @@
-"""The start of a run: its clients say who they are, until as many have answered as the run is to have."""
+"""The start of a run: waits until enough clients have identified themselves."""
 
 import logging
 import time
@@ -29,12 +29,12 @@ log = logging.getLogger("protosphere")
 
 
 class Gathering:
-    """Who has answered so far, and whether that is enough.
+    """The clients that have answered so far, and whether they are enough.
 
     Args:
-        terms: what the server itself knows of the run beside its settings.
-        earlier: of a run that is resumed, and whose clients may come and go: the partitions that took part when it was
-            cut. Of these as many have to be there as a start needs.
+        terms: what the server knows about the run besides its settings.
+        earlier: for a resumed run whose clients may come and go: the partitions that took part before the interruption.
+            As many of these must be present as a start needs.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class Gathering:
         self.terms = terms
         self.queries = queries
         self.earlier = earlier
-        self._identities: dict[int, Identity] = {}  # by node, in the order of the answers
+        self._identities: dict[int, Identity] = {}  # by node, in order of arrival
         self._nodes: dict[int, list[int]] = {}  # by the partition for which they answer
-        self._votes: Counter[int] = Counter()  # how many clients say that there are so many clients
+        self._votes: Counter[int] = Counter()  # number of clients in the run -> how many clients claim that number
         self._last_answer_time = 0.0
 
     def run(self, grid: Grid) -> Agreement:
-        """Wait for as many clients as the run has, then leave out who does not fit
-        (`protosphere.server_app.agreement.agree`). Where clients answer in turn
-        (`protosphere.core.flower.in_turn`) who was asked in time is heard, however long the others take.
+        """Wait for all clients of the run, then leave out those that do not fit
+        (`protosphere.server_app.agreement.agree`). If clients answer in turn (`protosphere.core.flower.in_turn`), a
+        client that was asked in time is heard, however long the others take.
 
-        A node whose answer fits no partition takes the place of one that does not answer: it holds the start up until
-        `start-timeout`, and no longer.
+        A node whose answer fits no partition counts like one that does not answer: it delays the start until
+        `start-timeout`.
 
         Raises:
             RosterError: too few by `start-timeout`, or too few that fit together.
@@ -67,7 +67,7 @@ class Gathering:
         deadline = time.monotonic() + self.settings.start_timeout
         late = False
         while True:
-            # else nodes that fail again and again would be heard for ever
+            # otherwise nodes that fail repeatedly would be asked forever
             if not late:
                 self.queries.ask(grid, grid.get_node_ids())
             answers = self.queries.pull(grid)
@@ -83,7 +83,7 @@ class Gathering:
         agreement = agree(self._identities.items(), self.settings, self.terms)
         refuse_too_few(agreement, self.settings, None if self.earlier is None else len(self.earlier))
         for node, (partition, why) in agreement.left_out.items():
-            # of a problem it was said when it came
+            # problems were reported on arrival
             if not self._identities[node].problem:
                 warn_left_out(partition, node, why, self._identities[node])
         if not self.settings.takes_newcomers and (nobody := nobody_for(agreement)):
@@ -91,7 +91,7 @@ class Gathering:
         return agreement
 
     def _note_answer(self, grid: Grid, node: int, identity: Identity) -> None:
-        """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
+        """Record a node's identity. Earlier nodes of the partition that have left since are forgotten."""
         nodes = self._nodes.setdefault(identity.partition, [])
         listed_nodes = set(grid.get_node_ids()) if nodes else set()
         for old_node in [other for other in nodes if other not in listed_nodes or other == node]:
@@ -106,15 +106,15 @@ class Gathering:
             warn_left_out(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}", identity)
 
     def _count_vote(self, identity: Identity, votes: int) -> None:
-        # who cannot take part does not know how many there are
+        # a client that cannot take part does not know the number of clients
         if not identity.problem:
             self._votes[identity.partitions] += votes
 
     # --- whether it is enough -----------------------------------------------------------------------------
 
     def _is_complete(self, grid: Grid) -> bool:
-        """Whether nobody else need come: as many as `min-clients` fit; or somebody answered for each partition; or in a
-        simulation, whose nodes are all there from the start, as many nodes as there are clients."""
+        """Whether the start need not wait any longer: `min-clients` clients fit; or every partition has an answer; or,
+        in a simulation, whose nodes are all present from the start, as many nodes answered as there are clients."""
         if is_simulated(grid):
             answered = self._identities.keys() | self.queries.problems.keys()
             if self._has_all_partitions():
@@ -124,37 +124,37 @@ class Gathering:
         if self.settings.min_clients:
             needed = self._count_needed()
             return len(self._list_usable()) >= needed and self._count_fitting() >= needed
-        # who says that it is the only one would make the run its own, were it the first to come
+        # otherwise a client that claims to be the only one could take over the run by answering first
         if self._count_expected() == 1 and not self.settings.clients:
             waited = time.monotonic() - self._last_answer_time >= self.queries.timeout
             return self._has_all_partitions() and waited
         return self._has_all_partitions()
 
     def _has_all_partitions(self) -> bool:
-        """Whether somebody answered for each partition."""
+        """Whether every partition has an answer."""
         expected = self._count_expected()
         return 0 < expected <= len(self._nodes) and all(partition in self._nodes for partition in range(expected))
 
     def _count_expected(self) -> int:
-        """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
-        large."""
+        """The number of clients in the run, if it is known: 0 while no client has told it, or if two claims have
+        equally many supporters."""
         if self.settings.clients:
             return self.settings.clients
         first, second = (*self._votes.most_common(2), (0, 0), (0, 0))[:2]
         return first[0] if first[1] > second[1] else 0
 
     def _count_needed(self) -> int:
-        """How many have to be there for a start by `min-clients`."""
+        """How many clients must be present for a start with `min-clients`."""
         needed = self.settings.min_clients
         return needed if self.earlier is None else min(needed, len(self.earlier))
 
     def _list_usable(self) -> Set[int]:
-        """The partitions for which somebody has answered that can take part."""
+        """The partitions with an answer from a client that can take part."""
         usable = {identity.partition for identity in self._identities.values() if not identity.problem}
         return usable if self.earlier is None else usable & self.earlier
 
     def _count_fitting(self) -> int:
-        """How many of those who count towards a start fit together; 0 while two sides are equally large."""
+        """How many of the clients that count towards a start fit together; 0 while two groups are equally large."""
         try:
             fitting = agree(self._identities.items(), self.settings, self.terms).identities.keys()
         except RosterError:
@@ -162,16 +162,16 @@ class Gathering:
         return len(fitting if self.earlier is None else fitting & self.earlier)
 
     def _refuse_missing(self) -> None:
-        """At the deadline: fewer nodes have answered than the run has clients."""
+        """At the deadline, fewer nodes have answered than the run has clients."""
         expected = self._count_needed() or self._count_expected()
-        # of a resumed run's other clients there may be as many as there will
+        # any number of other clients may answer in a resumed run
         due = range(expected) if self.earlier is None else self.earlier
         present = self._nodes.keys() if self.earlier is None else self._list_usable()
         answered = len(self._identities) + len(self.queries.problems) if self.earlier is None else len(present)
-        # where the number itself is in dispute, that is what is wrong
+        # if the claimed numbers differ, that is the problem
         if answered >= expected > 0 or (self._identities and not expected):
             return
-        # a client may say that there are two thousand million
+        # a client may claim two thousand million clients
         missing = list(islice((partition for partition in due if partition not in present), MOST_NAMED))
         number = sum(partition in due for partition in present)
         problems = [
@@ -188,6 +188,6 @@ class Gathering:
 
 
 def warn_left_out(partition: int, node: int, why: str, identity: Identity) -> None:
-    """Say of a client that it takes no part."""
+    """Warn that a client is left out."""
     name = client_names([vars(identity)]).get(partition)
     log.warning("warning: client %d (%snode %d) is left out: %s", partition, f"{name}, " if name else "", node, why)

@@ -1,4 +1,4 @@
-"""When a run must not go on, and what is said of clients that did not answer as asked."""
+"""Checks that end a run, and warnings about clients that did not answer as asked."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ log = logging.getLogger("protosphere")
 
 
 def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
-    """Stop before prototypes or weights go down that are not finite.
+    """Stop before prototypes or weights that are not finite are sent.
 
     Args:
-        class_word: names a class for people.
+        class_word: gives a class's name.
 
     Raises:
         RunError: names the round and the class.
@@ -38,7 +38,7 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
 
 
 def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
-    """Say which clients did not answer as asked, and why."""
+    """Warn which clients did not answer as asked, and why."""
     for reply in replies:
         if reply.problems:
             log.warning("warning: round %d, %s: %s", server_round, client_word(reply.partition), reply.problems)
@@ -48,10 +48,10 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
     """Stop after too many rounds without enough valid replies.
 
     Args:
-        problems: of the last round, by client.
+        problems: client -> problem in the last round.
 
     Raises:
-        RunError: names the first of them.
+        RunError: quotes the first problem.
     """
     if in_a_row < most:
         return
@@ -66,14 +66,14 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
 
 
 def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
-    """Stop where a method's rounds depend on how many there are, and these are others than the run was started for.
+    """Stop if a method depends on the total number of rounds and that number has changed since the run was started.
 
     Raises:
         SettingError: names both numbers.
     """
     settings = run.settings
     planned = folder.settings()["rounds"] if settings.resume else settings.rounds
-    # clients read the setting, whatever the server was told
+    # clients read the setting and not the server's argument
     for number in (rounds, settings.rounds) if run.method.fixed_rounds else ():
         if number != planned:
             raise SettingError(

@@ -1,4 +1,4 @@
-"""Who has which download: of a method that sends `once`, a client gets one again only when it is another, or lost."""
+"""Which download each client holds: a method that sends `once` sends again only after a change or a loss."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from protosphere.record.replies import Reply
 
 
 class HeldDownloads:
-    """Of one run.
+    """The downloads that the clients of one run hold.
 
     Attributes:
-        made: the round whose uploads made the newest downloads; 0 before any.
-        held: partition -> the round that made the download that the client holds.
+        made: the round whose uploads made the newest downloads; 0 before the first.
+        held: partition -> the round that made the client's download.
     """
 
     def __init__(self) -> None:
@@ -19,14 +19,14 @@ class HeldDownloads:
         self.held: dict[int, int] = {}
 
     def has_newest(self, partition: int) -> bool:
-        """Whether a client holds the newest download, so that it need not be sent."""
+        """Whether a client holds the newest download, which then need not be sent."""
         return 0 < self.made == self.held.get(partition)
 
     def note_replies(self, replies: Iterable[Reply], offered: Iterable[int]) -> None:
-        """Who answered well holds what was offered; who did not may have lost it, and gets it again.
+        """A client with a valid reply holds what was offered; any other may have lost it, and gets it again.
 
         Args:
-            offered: the partitions whose message brought the newest download, or named it.
+            offered: the partitions whose message contained or named the newest download.
         """
         partitions = {*offered}
         for reply in replies:

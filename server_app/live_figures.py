@@ -1,5 +1,5 @@
-"""TensorBoard, Weights & Biases and MLflow: each gets the figures of every line of metrics.jsonl, with the round as its
-step. A package is loaded when a run asks for it, and a tracker that fails costs a warning and never the run."""
+"""TensorBoard, Weights & Biases and MLflow: each gets the metrics of every line of metrics.jsonl, with the round as its
+step. A package is loaded only if a run asks for it, and a failing tracker causes a warning and never ends the run."""
 
 import importlib.util
 import logging
@@ -12,14 +12,20 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
 from protosphere.server_app.callbacks import Callback, RunView
 
-GROUPS = ("training", "server", "bytes", "evaluation", "ensemble")  # of a line; the others are of single clients
-PROJECT = "protosphere"  # in Weights & Biases; in MLflow the experiment
+GROUPS = (
+    "training",
+    "server",
+    "bytes",
+    "evaluation",
+    "ensemble",
+)  # groups of a line; the others hold metrics of single clients
+PROJECT = "protosphere"  # the project in Weights & Biases, the experiment in MLflow
 
 log = logging.getLogger("protosphere")
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a line over all clients, by name: `evaluation/rules/classifier/test/mean`."""
+    """The metrics of a line over all clients, by name: `evaluation/rules/classifier/test/mean`."""
     values: dict[str, float] = {}
     for group in GROUPS:
         values |= _flatten(line.get(group, {}), group)
@@ -29,7 +35,7 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
     flat: dict[str, float] = {}
     for name, value in table.items():
-        # a domain is called as its folder, and no tracker takes every letter
+        # a domain is named after its folder, and trackers do not accept all characters
         full_name = prefix + "/" + re.sub(r"[^\w.-]", "_", name)
         if isinstance(value, Mapping):
             flat |= _flatten(value, full_name)
@@ -39,7 +45,7 @@ def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 class Tracker(Callback):
-    """Base class: a tracker opens, logs and closes; this class calls it and survives what it raises."""
+    """Base class: it calls a tracker's `open`, `log` and `close`, and survives their exceptions."""
 
     name = ""
 
@@ -56,7 +62,7 @@ class Tracker(Callback):
 
     def on_end(self, completed: bool) -> None:
         if completed and self._newest and not self._newest.get("last"):
-            # a run that ends early evaluates once more, and replaces its last line
+            # a run that ends early evaluates once more and replaces its last line
             line = self._run.folder.lines(with_clients=False)[-1]
             self._attempt(self.log, line["round"], scalars(line))
         self._attempt(self.close, completed)
@@ -70,18 +76,18 @@ class Tracker(Callback):
             self._is_open = False
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             log.warning("warning: %s gets no more metrics of this run (%s); metrics.jsonl has all", self.name, reason)
-            # what is still open would be in the way of this process's next run
+            # a tracker that stays open would disturb the next run of this process
             with suppress(Exception):
                 self.close(False)
 
     def open(self, run: RunView) -> None:
-        """Begin, with the run's settings."""
+        """Start tracking, with the run's settings."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Take the figures of a round."""
+        """Log the metrics of a round."""
 
     def close(self, completed: bool) -> None:
-        """End: the run is completed, or was cut."""
+        """Stop tracking: the run was completed or interrupted."""
 
 
 class TensorBoard(Tracker):
@@ -92,7 +98,7 @@ class TensorBoard(Tracker):
     def open(self, run: RunView) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # of a resumed run TensorBoard forgets the rounds that are run again
+        # TensorBoard drops the rounds that a resumed run repeats
         next_round = len(run.folder.lines(with_clients=False))
         self._writer: Any = SummaryWriter(str(run.folder.path / "tensorboard"), purge_step=next_round)
         self._writer.add_text("settings", str(run.folder.settings()))
@@ -114,7 +120,7 @@ class WeightsAndBiases(Tracker):
     def open(self, run: RunView) -> None:
         import wandb
 
-        # it would ask the terminal for a key, and wait
+        # it would ask for a key on the terminal and wait
         if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
             raise PermissionError("it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none")
         self._tracked: Any = wandb.init(
@@ -124,7 +130,7 @@ class WeightsAndBiases(Tracker):
             dir=str(run.folder.path),
             config=run.folder.settings(),
             resume="allow",
-            # nothing leaves of the machine and its code
+            # no information about the machine and its code is sent
             settings=wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_stats=True),
         )
 
@@ -161,12 +167,12 @@ TRACKERS: Mapping[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": We
 
 
 def trackers_of(settings: Settings) -> list[Tracker]:
-    """Those that the settings ask for."""
+    """The trackers that the settings ask for."""
     return [tracker() for name, tracker in TRACKERS.items() if getattr(settings, name)]
 
 
 def refuse_missing_packages(settings: Settings) -> None:
-    """Refuse, before the run has a folder, a tracker whose package is not installed.
+    """Refuse a tracker whose package is not installed, before the run has a folder.
 
     Raises:
         SettingError: names the tracker and the extra to install.
@@ -175,7 +181,7 @@ def refuse_missing_packages(settings: Settings) -> None:
         if not getattr(settings, name):
             continue
         spec = importlib.util.find_spec(name)
-        # these programs keep files in folders of their own names, which pass for packages without an origin
+        # these programs store files in folders of the same names, which look like packages without an origin
         if spec is None or spec.origin is None:
             raise SettingError(
                 f"setting `{name}` is {shown(getattr(settings, name))}, but {tracker.name}'s package cannot be "

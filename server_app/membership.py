@@ -1,5 +1,5 @@
-"""Clients that join and leave while a run goes on: whoever answers, fits in and has a partition of its own joins at the
-start of the next round, and whose node has been gone for `forget-after` rounds leaves.
+"""Clients that join and leave during a run. A client that answers, fits in and has a partition of its own joins at the
+start of the next round. It leaves when its node has been absent for `forget-after` rounds.
 """
 
 import logging
@@ -21,11 +21,11 @@ log = logging.getLogger("protosphere")
 
 
 class Membership:
-    """Of one run: makes members of who has come, and lets go who has gone.
+    """Admits new clients to one run and removes absent ones.
 
     Args:
-        believed: the clients with as many samples as they are believed to have. half: the method's server half. Both
-            are told who the members are.
+        believed: the clients with their capped sample counts. half: the method's server half. Both are told about every
+            change of members.
     """
 
     def __init__(
@@ -37,10 +37,13 @@ class Membership:
         self._believed = believed
         self._half = half
         self._since = 0  # the round of the last change
-        self._rounds_gone: dict[int, int] = {}  # partition -> for how many rounds in a row its node has been gone
+        self._rounds_gone: dict[
+            int, int
+        ] = {}  # partition -> number of consecutive rounds for which its node has been absent
 
     def refresh(self, number: int) -> None:
-        """At the start of a round: who joins, then who leaves; the run's roster has both, with the round."""
+        """At the start of a round, admit clients and then remove clients. The run's roster records both with the
+        round."""
         before = {*self._roster.nodes}
         joining, leaving = sorted(self._roster.absent), self._list_gone()
         self._admit(joining, number)
@@ -48,17 +51,17 @@ class Membership:
             if partition in self._roster.nodes:
                 self._let_go(partition, number)
         if leaving:
-            # what a client may claim at most follows from who is left
+            # the cap of a client's claims depends on the members
             self._meet(self._roster.identities)
         if not self._roster.nodes:
             log.warning("warning: round %d: no client is left; the run continues when one joins", number)
-        # the roster of a run that was cut in this round has who came in it already
+        # the roster of a run that was interrupted in this round already lists the clients that joined in it
         if {*self._roster.nodes} != before or any(partition in self._roster.nodes for partition in joining):
             self._since = number
             self._folder.write_roster(self._roster.as_json())
 
     def _admit(self, partitions: Sequence[int], number: int) -> None:
-        """Make members of those who fit in with the others."""
+        """Admit the clients that fit in with the others."""
         roster = self._roster
         candidates: dict[int, Identity] = {}
         for partition in partitions:
@@ -68,7 +71,7 @@ class Membership:
             else:
                 candidates[partition] = identity
         newcomers = dict(candidates)
-        # whoever does not fit in by its weights does not keep the others out; mostly all do
+        # a client with unfit weights must not keep the others out; usually all of them fit
         if candidates and self._find_misfit_of_weights(candidates):
             newcomers = {}
             for partition, identity in candidates.items():
@@ -96,7 +99,7 @@ class Membership:
         self._half.meet(self._half.num_classes, self._half.dim, self._believed.identities)
 
     def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
-        """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
+        """Why a method that averages weights cannot admit clients, in its words about one of them; "" if it can."""
         identities = self._roster.identities
         try:
             self._believed.update({**identities, **newcomers}, {*self._roster.nodes, *newcomers})
@@ -115,7 +118,7 @@ class Membership:
         log.info("%s leaves in round %d; %d are left", client_word(partition), number, len(self._roster.nodes))
 
     def _list_gone(self) -> list[int]:
-        """The members whose nodes have been gone for long enough."""
+        """The members whose nodes have been absent for long enough."""
         listed = self._roster.listed_nodes
         for partition, node in self._roster.nodes.items():
             self._rounds_gone[partition] = 0 if node in listed else self._rounds_gone.get(partition, 0) + 1
@@ -123,8 +126,8 @@ class Membership:
         return sorted(p for p, rounds in self._rounds_gone.items() if most and rounds >= most)
 
     def figures(self) -> dict[str, Any]:
-        """`members` of a line: how many clients there are that have samples to test, and since which round they are
-        the same."""
+        """`members` of a line: the number of clients with test samples, and the round since which the members are the
+        same."""
         roster = self._roster
         tested = [p for p in roster.nodes if not roster.identities[p].rows or roster.identities[p].rows[2]]
         return {"members": {"clients": len(tested), "since": self._since}}

@@ -1,4 +1,4 @@
-"""A method by its name, for a ServerApp of somebody's own."""
+"""A method as a Flower strategy, for a user's own ServerApp."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +15,11 @@ from protosphere.strategies import read_settings, refuse_foreign, settings_by_ke
 
 
 class MethodStrategy(PrototypeStrategy):
-    """The strategy of one method, made with the run's settings: `ProtoNorm(gamma=10, rounds=20)`.
+    """The strategy of one method, with the run's settings as arguments: `ProtoNorm(gamma=10, rounds=20)`.
 
-    A name is a setting's with `_` in place of `-`; of the method's own settings it is without the prefix. Clients are
-    those of `protosphere.flower_client:app`, and get the settings with each message. The run's folder is made by
-    `start`, which holds it until the run has ended.
+    Argument names are setting names with `_` instead of `-`; the method's own settings have no prefix. Clients run
+    `protosphere.flower_client:app` and get the settings with each message. `start` makes the run's folder and locks it
+    until the run has ended.
 
     Raises:
         SettingError: one sentence on the first setting that cannot be used.

@@ -1,4 +1,4 @@
-"""How a run opens: its folder, the clients whose claims are believed, and what is said of them before round 1."""
+"""The opening of a run: its folder, the clients with their capped claims, and the lines printed before round 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,17 +18,17 @@ from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
-MOST_MODELS = 5  # that are named
-MOST_NAMES = 10  # of clients
-MOST_ALONE = 5  # classes, or clients, that a warning names
-LONGEST_MODEL = 60  # characters of the name that a client gives its model
+MOST_MODELS = 5  # clients that are named
+MOST_NAMES = 10  # models that are listed
+MOST_ALONE = 5  # classes or clients that a warning names
+LONGEST_MODEL = 60  # characters of a model's name
 
 
 def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
-    """A new folder for a run, or the one that it is to go on in.
+    """Make a new folder for a run, or open the folder of the run to resume.
 
     Raises:
-        SettingError: it cannot be made, holds a run of other settings, or a package is missing.
+        SettingError: the folder cannot be made or holds a run with other settings, or a package is missing.
     """
     refuse_missing_packages(run.settings)
     settings_by_name = known_settings(run.settings.strategy) | unpacked(run_config)
@@ -38,10 +38,10 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
 
 
 def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> CappedSampleCounts:
-    """The roster's clients, as far as their claims are believed; those whose weights do not fit are left out.
+    """The roster's clients with their capped claims; clients whose weights do not fit are left out.
 
     Raises:
-        RosterError: too few are left.
+        RosterError: too few clients are left.
     """
     while True:
         capped_counts = CappedSampleCounts(
@@ -57,13 +57,13 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Ca
 
 
 def _shorten_model_name(identity: Identity) -> str:
-    """The end of a long name: it is a path's file and what in it."""
+    """The end of a long name: a file's name and the object in it."""
     name = one_line(identity.model)
     return name if len(name) <= LONGEST_MODEL else f"…{name[1 - LONGEST_MODEL :]}"
 
 
 def _holdings(identities: Mapping[int, Identity]) -> list[str]:
-    """How many samples and classes clients have, of those that say it."""
+    """The numbers of samples and classes of the clients that disclose them."""
     rows = [identity.rows for identity in identities.values() if identity.rows]
     if not rows:
         return ["  samples and classes: withheld by the clients"]
@@ -78,7 +78,7 @@ def _holdings(identities: Mapping[int, Identity]) -> list[str]:
 
 
 def _names(names: Mapping[int, str]) -> list[str]:
-    """Which clients have a name, the first ones of many."""
+    """The first few clients that have a name."""
     if not names:
         return []
     parts = [f"{partition} ({name})" for partition, name in list(names.items())[:MOST_NAMES]]
@@ -104,7 +104,7 @@ def _models(identities: Mapping[int, Identity]) -> str:
 
 
 def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int) -> list[str]:
-    """What is about to run: the task, what crosses, and who takes part; roster.json has each client."""
+    """The lines before round 1: the task, the exchange and the clients; roster.json describes each client."""
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {num_classes} classes, "
@@ -132,7 +132,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
 
 
 def _empty_classes(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> list[str]:
-    """A warning where classes that nobody has named have no sample: labels that skip numbers make such."""
+    """A warning if unnamed classes have no sample, as when labels skip numbers."""
     held_labels = {label for labels in labels_by_partition.values() for label in labels}
     empty = [name for label, name in enumerate(names) if label not in held_labels]
     if not empty or tuple(names) != tuple(map(str, range(len(names)))):
@@ -145,7 +145,7 @@ def _empty_classes(labels_by_partition: Mapping[int, Sequence[int]], names: Sequ
 
 
 def _other_flowers(identities: Mapping[int, Identity]) -> list[str]:
-    """A warning for each other Flower than the server's: it may train, and was not tried."""
+    """A warning for each Flower version other than the server's: the run may work, but this pair was not tested."""
     server_version, partitions = minor_name(), defaultdict[str, list[int]](list)
     for partition, identity in sorted(identities.items()):
         if identity.flower not in ("", server_version):

@@ -1,4 +1,4 @@
-"""The question to a node who it is, and its answer."""
+"""Asks nodes for their identities and collects the answers."""
 
 import logging
 import math
@@ -17,40 +17,40 @@ from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
 
-QUERY_TIMEOUT = 30.0  # seconds for which an answer is waited for; one that comes later is still taken
-POLL = 0.05  # seconds between two looks at who is there
-RETRY = 5.0  # seconds until a node is asked again whose process died over the question
-REFUSED = 1.0  # seconds until a node is asked again for which Flower took no message
+QUERY_TIMEOUT = 30.0  # seconds to wait for an answer; a later one is still accepted
+POLL = 0.05  # seconds between two looks for new nodes
+RETRY = 5.0  # seconds until a node is asked again after its process died
+REFUSED = 1.0  # seconds until a node is asked again after Flower did not accept its message
 
 
 class Queries:
-    """Nodes are asked who they are: each once, and again where an error came back.
+    """Asks each node for its identity once, and again after an error.
 
     Args:
-        content: of each question; clients take the run's settings from it where there are some.
+        content: the content of each query, from which clients may take the run's settings.
 
     Attributes:
-        problems: node -> why its answer tells nothing.
+        problems: node -> why its answer is useless.
     """
 
     def __init__(self, content: RecordDict | None = None):
         self.problems: dict[int, str] = {}
         self.timeout = QUERY_TIMEOUT
         self._content = content or RecordDict()
-        self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
+        self._times_to_ask: dict[int, float] = {}  # node -> the time from which it may be asked again
         self._silent_nodes: set[int] = set()
-        self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node, when to stop waiting for it
+        self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node and deadline
 
     def ask(self, grid: Grid, nodes: Iterable[int]) -> None:
-        """Query those of the nodes that were never asked, or have answered with an error: one that is killed and
-        started again under the same key keeps its id."""
+        """Query the nodes that were never asked or that answered with an error. A node that is killed and restarted
+        with the same key keeps its id."""
         now = time.monotonic()
         new = sorted(node for node in nodes if self._times_to_ask.get(node, now) <= now)
         if not new:
             return
         messages = [Message(self._content, node, MessageType.QUERY) for node in new]
         deadline = math.inf if in_turn(grid) else now + self.timeout
-        # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
+        # Flower returns None instead of an id for a node that has left, and no id at all if it accepts nothing
         for message_id, node in zip_longest(grid.push_messages(messages), new):
             if message_id:
                 self._times_to_ask[node] = math.inf
@@ -81,14 +81,14 @@ class Queries:
         return answers
 
     def is_pending(self) -> bool:
-        """Whether any node that was asked has not answered yet, even after its deadline."""
+        """Whether an answer is missing, even after its deadline."""
         return bool(self._pending_messages)
 
     def is_waiting(self) -> bool:
-        """Whether an answer may still come in time. A node that stays silent (a dead one is listed for a while)
-        holds nothing up for longer than the timeout."""
+        """Whether an answer may still arrive in time. A silent node (a dead one stays listed for a while) causes no
+        delay beyond the timeout."""
         now = time.monotonic()
-        # in the order in which they were asked, which is that of their deadlines
+        # in the order of the questions, which is that of their deadlines
         for node, deadline in self._pending_messages.values():
             if now <= deadline:
                 return True
@@ -98,7 +98,7 @@ class Queries:
         return False
 
     def forget(self, node: int) -> None:
-        """One that has gone is asked anew when it is back."""
+        """Forget a node that has left, so that it is asked again when it returns."""
         self._times_to_ask.pop(node, None)
 
     def _note_error(self, node: int, problem: str) -> None:
@@ -107,13 +107,13 @@ class Queries:
 
 
 def pause(answers: Sequence[object]) -> None:
-    """Before the next look, unless something came: a grid in this process gives one answer a look, and ten thousand
-    pauses are eight minutes."""
+    """Pause before the next look, unless something arrived: an in-process grid gives one answer per look, and ten
+    thousand pauses would take eight minutes."""
     if not answers:
         time.sleep(POLL)
 
 
 def _describe(error: Error) -> str:
-    # in simulation the reason is a whole traceback; its last line is the error
+    # in a simulation the reason is a whole traceback, whose last line is the error
     lines = (error.reason or "").strip().splitlines() or ["unknown error"]
     return f"the error {quoted(lines[-1], LONGEST_PROBLEM)} came back."

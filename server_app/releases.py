@@ -1,5 +1,5 @@
-"""What the server keeps under `privacy = "release"`: the means of the releases, which it sends beside each download for
-the rule `encoder` (strategies/release.py)."""
+"""The server's state under `privacy = "release"`: the means of the releases, which it sends with each download for the
+rule `encoder` (strategies/release.py)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,13 @@ from protosphere.wire.payloads import Payload
 
 
 class Releases:
-    """Of one run.
+    """The releases of one run.
 
     Args:
         half: the method's server half.
 
     Attributes:
-        means: of each class, over the releases so far; None before any.
+        means: the mean of each class over the releases so far; None before the first.
     """
 
     def __init__(self, settings: Settings, half: ServerHalf):
@@ -28,7 +28,7 @@ class Releases:
         self.means: PrototypeSet | None = None
 
     def opening(self) -> Sequence[str]:
-        """What a guarantee does not cover, beside wherever its epsilon stands."""
+        """A sentence on what the guarantee does not cover, printed with its epsilon."""
         if self._settings.privacy_measure:
             return [
                 "warning: `privacy-measure` is true: figures of private samples leave in the clear, outside the "
@@ -42,13 +42,13 @@ class Releases:
         ]
 
     def take(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
-        """The uploads that the method is to aggregate; their means are kept."""
+        """Store the means of the uploads, and return the uploads for the method."""
         released = with_classes(uploads)
         self.means = encoder_means(whole_vectors(self._half, released), self._settings.privacy_scale, self.means)
         return released
 
     def beside(self, download: Payload | None, dim: int) -> Payload | None:
-        """A download with the means beside it."""
+        """A download, together with the means."""
         return join_means(download, self.means, dim)
 
     def tensors(self) -> Mapping[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Who takes part in a run, from its start (`gathering.py`) to its end: members come, go and return."""
+"""The clients of a run, from its start (`gathering.py`) to its end: members join, leave and return."""
 
 import hashlib
 import json
@@ -32,9 +32,9 @@ log = logging.getLogger("protosphere")
 
 
 def select_clients(settings: Settings, candidates: Sequence[int], server_round: int) -> list[int]:
-    """Partition ids that train in this round: round(rho M) of the M candidates, one at least.
+    """The partitions that train in this round: round(rho M) of the M candidates, at least one.
 
-    Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
+    They are drawn from the stream (seed, round, "sample"), independently of node ids and earlier rounds.
 
     Args:
         candidates: the clients with training samples, in ascending order.
@@ -45,23 +45,23 @@ def select_clients(settings: Settings, candidates: Sequence[int], server_round: 
 
 
 class Roster:
-    """Clients by partition id. Flower's node ids are random, and without a key change when a node restarts, so they are
-    only addresses: a node that answers for a partition stands for it as long as Flower lists it.
+    """Clients by partition id. Flower's node ids are random and, for nodes without a key, change at a restart. They are
+    therefore addresses only: a node represents the partition that it answers for, as long as Flower lists the node.
 
     Attributes:
-        identities: partition -> who it said it is.
-            Those who have left stay in it: what they have sent counts on.
-        nodes: partition -> node id to send to, of the members; nobody else is sent anything.
-        absent: partition -> node and identity of those who have answered and are no members.
-        joined, left: partition -> the round at whose start a client came, or went for good; nothing of one that is
-            there from the start, or stays.
-        listed_nodes: those that Flower had when the roster was refreshed last.
-        queries: by which nodes are asked who they are.
-        asked: partition -> node of those that are asked; None where everybody is.
+        identities: partition -> the client's identity. Clients that have left stay in it, because their uploads still
+            count.
+        nodes: partition -> node id, for members only; nobody else gets messages.
+        absent: partition -> node and identity of clients that have answered and are not members.
+        joined, left: partition -> the round at whose start a client joined or left; clients that were there from the
+            start, or that stay, have no entry.
+        listed_nodes: the nodes that Flower listed at the last refresh.
+        queries: asks nodes for their identities.
+        asked: partition -> node of the clients to ask; None to ask all.
 
     Args:
-        terms: what the server itself knows of the run beside its settings; without them nothing is asked of messages.
-        question: the content of the query that asks nodes who they are.
+        terms: what the server knows about the run besides its settings; without them, messages are not compared.
+        question: the content of the query to nodes.
     """
 
     def __init__(self, settings: Settings, terms: Terms | None = None, question: RecordDict | None = None):
@@ -74,16 +74,16 @@ class Roster:
         self.left: dict[int, int] = {}
         self.listed_nodes: frozenset[int] = frozenset()
         self.queries = Queries(question)
-        # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
+        # for a resumed run: partition -> entry in its folder, for the clients before the interruption
         self._earlier_entries: dict[int, dict[str, Any]] = {}
-        self._last_round = 0  # before it was cut
+        self._last_round = 0  # the last one before the interruption
         self._agreement = Agreement(0, {}, {}, {})
-        self._partition_of_node: dict[int, int] = {}  # of all nodes that stand, or have stood, for one
-        self._waiting_nodes: set[int] = set()  # that came for a partition whose node is still there
+        self._partition_of_node: dict[int, int] = {}  # partition of every node that represents, or has represented, one
+        self._waiting_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
         self._name_clients()
 
     def gather(self, grid: Grid) -> None:
-        """Take in who answers and fits (`protosphere.server_app.gathering`).
+        """Gather the clients that answer and fit (`protosphere.server_app.gathering`).
 
         Raises:
             RosterError: too few by `start-timeout`, or too few that fit together.
@@ -93,10 +93,10 @@ class Roster:
         self._take(agreement)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
-        """Go on without some clients, for what shows only when the method meets them.
+        """Continue without some clients, for reasons that only the method knows.
 
         Args:
-            reasons: partition -> what is wrong with it, and the remedy.
+            reasons: partition -> what is wrong with the client, and the remedy.
 
         Raises:
             RosterError: too few are left.
@@ -113,10 +113,10 @@ class Roster:
         self._take(agreement)
 
     def leave_out_new(self, started: Sequence[Mapping[str, Any]]) -> None:
-        """Leave out who took no part when the run was started.
+        """Leave out clients that took no part when the run was started.
 
         Args:
-            started: the roster that the run's folder has.
+            started: the roster in the run's folder.
 
         Raises:
             RosterError: too few are left.
@@ -127,23 +127,23 @@ class Roster:
 
     @property
     def num_classes(self) -> int:
-        """K, of which all clients have the same list."""
+        """K; all clients have the same list of classes."""
         return len(next(iter(self.identities.values())).class_names)
 
     @property
     def is_open(self) -> bool:
-        """Whether clients may come and go while the run goes on."""
+        """Whether clients may join and leave during the run."""
         return self.settings.takes_newcomers
 
     def members(self) -> dict[int, Identity]:
-        """Partition -> identity of those who take part now."""
+        """Partition -> identity of the current members."""
         return {partition: identity for partition, identity in self.identities.items() if partition in self.nodes}
 
     def misfit(self, newcomer: Identity) -> str:
-        """Why a client that comes later does not fit in with the members, or is another than the one of its partition
-        before; "" where it does."""
+        """Why a client that arrives later does not fit in with the members, or is not the earlier client of its
+        partition; "" if it fits."""
         partition = newcomer.partition
-        # where all have left, whoever comes has to fit in with those who were there; all agree, so one speaks for them
+        # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
         candidates = (self.identities[other] for other in self.nodes or self.identities if other != partition)
         if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
             return reason
@@ -153,11 +153,11 @@ class Roster:
         return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
 
     def was_member(self, partition: int) -> bool:
-        """Whether it has taken part before, perhaps before the run was cut."""
+        """Whether it has taken part before, perhaps before an interruption."""
         return partition in self.identities or partition in self._earlier_entries
 
     def join(self, partitions: Iterable[int], server_round: int) -> None:
-        """Some who are absent become members at the start of a round."""
+        """Make absent clients members at the start of a round."""
         for partition in partitions:
             node, identity = self.absent.pop(partition)
             joined = server_round
@@ -170,22 +170,23 @@ class Roster:
         self._name_clients()
 
     def forget(self, partition: int, server_round: int) -> None:
-        """A member whose node has gone for good leaves; one that answers for it later comes back."""
+        """Remove a member whose node has left; a node that answers for it later brings it back."""
         node = self.nodes.pop(partition)
         self.left[partition] = server_round
         self.queries.forget(node)
 
     def expect(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
-        """Who took part when a run was cut that is resumed: of these as many have to be there as a start needs.
+        """Set the clients that took part before a resumed run was interrupted: as many of these must be present as a
+        start needs.
 
         Args:
-            entries: of the run's folder, as `as_json` gave them.
+            entries: the roster in the run's folder, from `as_json`.
         """
         self._earlier_entries = {entry["partition"]: entry for entry in entries if entry.get("joined", 0) <= last_round}
         self._last_round = last_round
 
     def _present_before_cut(self) -> set[int]:
-        """Of a run that is resumed: who took part when it was cut."""
+        """The clients that took part before a resumed run was interrupted."""
         return {
             partition
             for partition, entry in self._earlier_entries.items()
@@ -193,7 +194,8 @@ class Roster:
         }
 
     def resume(self) -> None:
-        """Members are those who were when the run was cut; whoever else has answered may come in its next round."""
+        """Restore the members from before the interruption; other clients that have answered may join in the next
+        round."""
         earlier, last_round = self._earlier_entries, self._last_round
         for partition in sorted(self.identities):
             entry = earlier.get(partition)
@@ -205,7 +207,7 @@ class Roster:
             if 0 < entry.get("left", 0) <= last_round:
                 self.left[partition] = entry["left"]
                 self.absent[partition] = self.nodes.pop(partition), self.identities[partition]
-        # whoever came later is met later
+        # clients that joined later are met later
         order = sorted(self.identities, key=lambda partition: (self.joined.get(partition, 0), partition))
         self.identities = {partition: self.identities[partition] for partition in order}
 
@@ -213,25 +215,25 @@ class Roster:
         """Stop a resumed run whose clients are not those it was started with.
 
         Args:
-            entries: of the run's folder, as `as_json` gave them.
+            entries: the roster in the run's folder, from `as_json`.
 
         Raises:
             RosterError: of `refuse_changes`.
         """
         old, new = list(entries), self.as_json()
         if self.is_open:
-            # who has not come back yet is compared when it does
+            # a client that has not returned yet is compared on its return
             old = [entry for entry in old if entry["partition"] in self.identities]
             new = [entry for entry in new if entry["partition"] in self.identities]
         refuse_changes(old, new, self.left_out)
 
     def selected(self, server_round: int) -> list[int]:
-        """Who trains in a round: some of the members that have training samples."""
+        """The partitions that train in a round, drawn from the members with training samples."""
         candidates = [partition for partition, identity in sorted(self.members().items()) if identity.trains]
         return select_clients(self.settings, candidates, server_round)
 
     def refresh(self, grid: Grid) -> None:
-        """Before a round: let nodes that appeared since take over their partitions. Each gets `QUERY_TIMEOUT`."""
+        """Before a round, let new nodes take over their partitions. Each one has `QUERY_TIMEOUT` to answer."""
         self.listed_nodes = frozenset(grid.get_node_ids())
         self.queries.ask(grid, self.listed_nodes)
         while True:
@@ -243,10 +245,10 @@ class Roster:
             pause(answers)
 
     def _take_answer(self, node: int, identity: Identity) -> None:
-        """Let a node that has come since the start stand for its partition, or for none.
+        """Let a node that appeared after the start represent its partition, or none.
 
-        A node stands for one partition of a run, and a partition for one node: else one node could speak for many
-        clients, and a second node could displace a client that is answering.
+        A node represents one partition of a run, and a partition has one node. Otherwise one node could speak for many
+        clients, and a second node could displace a client that answers.
         """
         partition = identity.partition
         earlier_partition = self._partition_of_node.get(node, partition)
@@ -266,7 +268,7 @@ class Roster:
             return
         current_node = self.nodes[partition]
         if current_node != node and current_node in self.listed_nodes:
-            # it is asked again, and takes over once Flower no longer lists the other
+            # it is asked again, and takes over when Flower no longer lists the other node
             self.queries.forget(node)
             if node not in self._waiting_nodes:
                 log.warning(
@@ -277,14 +279,14 @@ class Roster:
                 )
             self._waiting_nodes.add(node)
             return
-        # it may call itself otherwise
+        # its name may have changed
         self.identities[partition], self.nodes[partition] = identity, node
         self._partition_of_node[node] = partition
         self._name_clients()
         log.info("partition %d is back as node %d", partition, node)
 
     def _describe_stranger(self, identity: Identity) -> str:
-        """Why a node does not stand for its partition while a run goes on."""
+        """Why a node cannot represent its partition during the run."""
         partition = identity.partition
         if identity.problem:
             return f"it says: {quoted(identity.problem, LONGEST_PROBLEM)}"
@@ -296,21 +298,21 @@ class Roster:
 
     @property
     def number(self) -> int:
-        """How many clients the run has, those who are left out among them."""
+        """The number of clients in the run, including those that are left out."""
         return self._agreement.number
 
     @property
     def left_out(self) -> str:
-        """Who is left out and why, in sentences."""
+        """One sentence per client that is left out, with the reason."""
         return all_left_out(self._agreement.left_out)
 
     def class_word(self, label: int) -> str:
-        """A class by its name, for people."""
+        """A class's name."""
         identity = next(iter(self.identities.values()), None)
         return class_word(label, identity.class_names if identity else ())
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The roster for the run's folder, without node ids: those differ from run to run."""
+        """The roster for the run's folder, without node ids, which differ from run to run."""
         entries = dict(self._earlier_entries)
         for partition, identity in self.identities.items():
             entries[partition] = _as_entry(identity)
@@ -328,15 +330,15 @@ class Roster:
         self._name_clients()
 
     def _name_clients(self) -> None:
-        """Let all that is said of the run call clients as they call themselves now."""
+        """Use the clients' current names in everything that is printed."""
         use_client_names(client_names(map(vars, self.identities.values())))
 
 
 def _as_entry(identity: Identity) -> dict[str, Any]:
     client = asdict(identity)
-    # what it runs on may be renewed between two runs of the same clients
+    # machines and versions may change between two runs of the same clients
     del client["flower"]
-    # of layouts a digest: they run to thousands of lines
+    # layouts have thousands of lines, so only their digest is stored
     return client | {"layouts": _digest(client["layouts"])}
 
 
@@ -345,13 +347,13 @@ def _digest(lines: Sequence[str]) -> str:
 
 
 def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_out: str = "") -> None:
-    """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
+    """Stop a resumed run whose clients differ from those it was started with, as `Roster.as_json` describes them.
 
     Args:
-        left_out: who does not fit in, in sentences.
+        left_out: one sentence per client that does not fit in.
 
     Raises:
-        RosterError: names the first client that differs, in what, and the remedy.
+        RosterError: names the first client that differs, the difference and the remedy.
     """
     if len(old) != len(new):
         raise RosterError(
@@ -363,13 +365,12 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
 
 
 def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """In what a client is not the one that it was, as entries of the roster, and the remedy; "" for nothing."""
+    """How a client's roster entry differs from the earlier one, with the remedy; "" if it does not."""
     for name, value in json.loads(json.dumps(new)).items():
-        # what it discloses follows from the settings, and is told in more words by every version; another name makes no
-        # other client
+        # disclosures follow from the settings, and their wording changes between versions; a new name is no new client
         if name in ("discloses", "joined", "left", "name"):
             continue
-        # what clients had no word for when the run was begun is empty
+        # fields that an earlier version did not have are empty
         earlier = json.loads(json.dumps(old.get(name, type(value)())))
         if earlier != value:
             return (

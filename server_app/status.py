@@ -1,4 +1,4 @@
-"""What a run's folder gets beside its rounds: status.json while the run is on, for whoever looks on, and its report."""
+"""Writes status.json while a run is on, and the report at its end."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,10 @@ USER_ERRORS = (SettingError, RosterError, RunError)
 
 @contextmanager
 def record_run(run: Run, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
-    """Keep status.json while the run inside is on, and leave its report; a folder without a round goes.
+    """Keep status.json up to date during the run inside and write its report; a folder without a round is removed.
 
     Raises:
-        RunError: somebody's own method fails inside.
+        RunError: a user's method fails inside.
     """
     try:
         blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
@@ -42,8 +42,8 @@ def record_run(run: Run, folder: RunFolder, flower_run: int, grid: Grid) -> Iter
 
 
 def leave_report(folder: Path) -> None:
-    """Write the report of a run's folder; a failure is logged, and the run stands."""
-    # half a second of imports that no round waits for
+    """Write the report of a run's folder; a failure is only logged."""
+    # these imports take half a second, which no round should wait for
     from protosphere.reports import report
 
     report.leave_report(folder)
@@ -51,9 +51,9 @@ def leave_report(folder: Path) -> None:
 
 @contextmanager
 def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
-    """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
+    """Keep status.json up to date during the run inside; docs/running.md lists its keys.
 
-    A process that was killed leaves it as it was, which `RunFolder.status` sees.
+    A killed process leaves an outdated file, which `RunFolder.status` recognises.
     """
     began = time.monotonic()
     status: dict[str, Any] = {
@@ -66,11 +66,11 @@ def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: in
         "problem": "",
         "flower_run": str(flower_run),
     }
-    # a resume that is refused leaves a folder as it was
+    # a refused resume leaves the folder unchanged
     may_write = not settings.resume
 
     def write(**news: Any) -> None:
-        # what still runs while Flower ends the process changes nothing any more
+        # code that still runs while Flower ends the process must not change the file
         if status["state"] == "stopped":
             return
         status.update(news, seconds=time.monotonic() - began)
@@ -100,7 +100,7 @@ def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: in
                 write(state="failed", problem=str(error))
         raise
     except BaseException:
-        # a signal, or in a deployment Flower's word that the run was stopped
+        # a signal, or in a deployment Flower's message that the run was stopped
         stop()
         raise
     finally:

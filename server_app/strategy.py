@@ -1,9 +1,9 @@
 """The one Flower strategy: it runs the rounds around a method's server half.
 
-A round, in Flower's own order: `configure_train` writes a message per client, the replies are collected and checked,
-`aggregate_train` lets the method make the next downloads of the uploads; `configure_evaluate` sends these with a second
-message, and `aggregate_evaluate` makes figures of the replies. Then the round's line and checkpoint are written, and
-callbacks are told. Round 0 is the evaluation of the untrained models.
+A round follows Flower's order. `configure_train` makes one message per client; the replies are collected and checked;
+`aggregate_train` has the method turn the uploads into the next downloads. `configure_evaluate` sends these in a second
+message, and `aggregate_evaluate` computes metrics from the replies. Then the round's line and checkpoint are written,
+and callbacks are called. Round 0 is the evaluation of the untrained models.
 """
 
 import copy
@@ -84,17 +84,17 @@ from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
-WITHHELD_SAMPLES = 1e6  # of a client that does not tell: its vectors may be sums of so many
+WITHHELD_SAMPLES = 1e6  # vectors of a client that does not disclose its sample count may sum up this many samples
 
 
 class PrototypeStrategy(Strategy):
-    """A Flower strategy over prototypes instead of weights, of any method.
+    """A Flower strategy for any method: it exchanges prototypes instead of weights.
 
     Args:
-        folder: where the run is kept; None where `start` is to make it.
-        on_round: called after every round, when its checkpoint is written; False ends the run.
-        client_settings: the run's settings, where clients do not find them in their run configuration: they come with
-            every message.
+        folder: the run's folder; None if `start` is to make it.
+        on_round: called after every round's checkpoint; returning False ends the run.
+        client_settings: the run's settings, sent with every message if clients do not find them in their run
+            configuration.
     """
 
     folder: RunFolder
@@ -121,15 +121,15 @@ class PrototypeStrategy(Strategy):
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
         self.timeout = run.settings.round_timeout
-        # what a run has or lacks by its settings and its method
+        # optional parts of a run, by its settings and its method
         self.membership: Membership | None = None
         self.held = HeldDownloads() if run.exchange.once else None
         self.releases = Releases(run.settings, self.half) if run.private else None
         self.shared_labels: Tensor | None = None
         self._rounds = run.settings.rounds
         self._is_started = False
-        self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
-        self._offered: set[int] = set()  # whose message of these brings a download, or names it
+        self._sent_bytes: dict[int, Bytes] = {}  # of the newest messages
+        self._offered: set[int] = set()  # the partitions whose message contains a download or names it
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------------
@@ -144,13 +144,15 @@ class PrototypeStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds: by default `rounds`, each for `timeout` at most, by default `round-timeout` (not in process).
+        """Run all rounds (by default `rounds`), each for at most `timeout` seconds (by default `round-timeout`; no
+        limit in one process).
 
         Raises:
-            SettingError: what cannot work with these clients, or on resume with the rounds already run.
+            SettingError: the settings do not fit these clients or, on resume, the finished rounds.
             RosterError: the clients do not fit together, or are not those of the run to resume.
-            RunError: the run cannot go on; its last finished round can be resumed. Or it has been started before.
-            ValueError: an argument that has no meaning here: there are no global weights.
+            RunError: the run cannot continue, but can be resumed from its last finished round; or it was started
+                before.
+            ValueError: an argument has no meaning here, since there are no global weights.
         """
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
@@ -161,7 +163,7 @@ class PrototypeStrategy(Strategy):
             return self._run_rounds(grid, num_rounds, timeout)
 
     def _open_run(self, grid: Grid) -> AbstractContextManager[None]:
-        """Around all rounds; here the caller has the folder, and holds it."""
+        """Around all rounds. Here the caller has made and locked the folder."""
         return nullcontext()
 
     def _run_rounds(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> Result:
@@ -187,7 +189,7 @@ class PrototypeStrategy(Strategy):
                 self.settings.min_replies,
             )
 
-        # all of it on one thread: the first small sum after a change of the number costs tens of milliseconds
+        # on one thread throughout: after a change of that number, the first small sum costs tens of milliseconds
         with self._callbacks_told(), limited_threads(1):
             if not self.settings.resume:
                 with self._blame_method("before round 1"):
@@ -202,7 +204,7 @@ class PrototypeStrategy(Strategy):
 
     @contextmanager
     def _callbacks_told(self) -> Any:
-        """Inside, callbacks know that the run is on."""
+        """Inside, callbacks have been told that the run is on."""
         view = RunView(self.settings, self.run.inference, self.folder, self.roster.identities)
         started, completed = [], False
         try:
@@ -210,7 +212,7 @@ class PrototypeStrategy(Strategy):
                 goes_on = callback.on_start(view)
                 started.append(callback)
                 if not goes_on:
-                    # nobody is asked again: who ended the run then may go on now
+                    # callbacks are not asked again: one that ended the run earlier lets it continue now
                     self.stop_reason = self.stop_reason or callback.name
             yield
             completed = True
@@ -219,10 +221,10 @@ class PrototypeStrategy(Strategy):
                 callback.on_end(completed)
 
     def _restore(self, rounds: int) -> None:
-        """Take up the run's checkpoint.
+        """Load the run's checkpoint.
 
         Raises:
-            SettingError: it cannot be read, or is of a later round than `rounds`.
+            SettingError: it cannot be read, or its round is later than `rounds`.
         """
         tensors, stored = self.folder.load_checkpoint()
         self.folder.refuse_fewer_rounds(rounds, stored["round"], self.settings.resume)
@@ -234,7 +236,7 @@ class PrototypeStrategy(Strategy):
             self.releases.load(self.state.releases)
 
     def _meet(self, simulated: bool) -> None:
-        """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
+        """Take K and d from the roster and compare it with that of a resumed run; change the folder only after that."""
         settings, roster = self.settings, self.roster
         if settings.ensemble_every and not simulated:
             raise SettingError(
@@ -266,7 +268,7 @@ class PrototypeStrategy(Strategy):
         provenance.note(self.folder.path)
 
     def summary(self) -> None:
-        """Say what is about to run."""
+        """Print what is about to run."""
         further_lines = self.releases.opening() if self.releases is not None else ()
         for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
             log.info(line)
@@ -274,7 +276,7 @@ class PrototypeStrategy(Strategy):
             log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
-        """Write the outcome of a run that has come to its end, be it before its last round of those asked for."""
+        """Write the summary of a run that has ended, perhaps before its last round."""
         identities = self.roster.identities.values()
         summary = summarise(
             self.settings,
@@ -290,7 +292,7 @@ class PrototypeStrategy(Strategy):
         self.folder.write_summary(summary)
 
     def _blame_method(self, when: str) -> AbstractContextManager[None]:
-        """Inside, what goes wrong in the server half of somebody's own method is told as what does at a client."""
+        """Inside, an error in the server half of a user's method is reported like one at a client."""
 
         def make_error(reason: str) -> RunError:
             return RunError(f"{when}: {reason} {MEND}")
@@ -300,17 +302,17 @@ class PrototypeStrategy(Strategy):
     # --- a round ------------------------------------------------------------------------------------------
 
     def _begin(self, grid: Grid, result: Result) -> None:
-        """Round 0: evaluate the untrained models, with what the method sends before round 1."""
+        """Round 0: evaluate the untrained models with the downloads that precede round 1."""
         began = time.monotonic()
         line = empty_line(0)
         self._evaluate(grid, line, result, is_last=False)
         self._finish_round(line, began)
 
     def _round(self, grid: Grid, number: int, result: Result) -> None:
-        """One round, up to its checkpoint: train, aggregate, evaluate.
+        """Run one round up to its checkpoint: train, aggregate, evaluate.
 
         Raises:
-            RunError: the method fails everywhere, or too many rounds in a row have failed.
+            RunError: the method fails at all clients, or too many consecutive rounds have failed.
         """
         began = time.monotonic()
         self.roster.refresh(grid)
@@ -328,7 +330,7 @@ class PrototypeStrategy(Strategy):
             result.train_metrics_clientapp[number] = _as_metrics(figures)
         line = training_line(number, exchanged, figures, self.settings.max_weight_ratio)
         line["time"]["server"] = time.monotonic() - server_began
-        # also where the upload was refused: the client's store has moved on
+        # even if the upload was refused, the client has stored its new model
         for reply in replies:
             if reply.report and reply.report.training:
                 self.state.trained[reply.partition] = number
@@ -342,14 +344,14 @@ class PrototypeStrategy(Strategy):
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
 
     def _evaluate(self, grid: Grid, line: Line, result: Result, is_last: bool, trained: Sequence[Reply] = ()) -> int:
-        """Have clients evaluate the models that a round left, and add it to the round's line.
+        """Have clients evaluate the models of a round, and add the result to the round's line.
 
         Args:
-            is_last: whether this is the run's last evaluation.
-            trained: the replies to the round's training: who is late with it is not asked.
+            is_last: whether this evaluation is the last one of the run.
+            trained: the replies to the round's training: clients that were late are not asked.
 
         Returns:
-            How many clients evaluated.
+            The number of clients that evaluated.
         """
         number = line["round"]
         if is_last:
@@ -375,7 +377,7 @@ class PrototypeStrategy(Strategy):
         return len(evaluations(exchanged.replies))
 
     def _finish_round(self, line: Line, began: float) -> None:
-        """Write the line, say it, write the checkpoint, tell the callbacks, each of which may end the run."""
+        """Write and print the line, write the checkpoint, and call the callbacks, each of which may end the run."""
         number = line["round"]
         line["time"]["round"] = time.monotonic() - began
         self.folder.append(line)
@@ -399,9 +401,8 @@ class PrototypeStrategy(Strategy):
         self.folder.save_checkpoint(*pack(self.state))
 
     def _close(self, grid: Grid, result: Result) -> None:
-        """Of a run that ended early: evaluate once more what its last round left, as the last evaluation of a run.
-
-        Where fewer clients answer than did in the round itself, the round's own figures stay.
+        """After an early end, evaluate the models of the last round once more, as the run's last evaluation. If fewer
+        clients answer than in the round itself, the round keeps its metrics.
         """
         line = self.folder.newest_line()
         if line.get("last"):
@@ -423,7 +424,7 @@ class PrototypeStrategy(Strategy):
     def _exchange(
         self, grid: Grid, messages: Sequence[Message], context: ReplyContext, min_replies: int = 0
     ) -> Exchanged:
-        """Send messages that `_messages` has made, and collect the replies."""
+        """Send messages from `_messages`, and collect the replies."""
         began = time.monotonic()
         partition_of = {node: partition for partition, node in self.roster.nodes.items()}
         partitions = [partition_of[message.metadata.dst_node_id] for message in messages]
@@ -435,11 +436,11 @@ class PrototypeStrategy(Strategy):
         return Exchanged(replies, sent, time.monotonic() - began)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
-        """A message per client; those that say the same are encoded once."""
+        """One message per client; equal contents are encoded once."""
         messages = []
         encoded_messages: dict[tuple[Any, ...], Any] = {}
         trains = message_type == MessageType.TRAIN
-        # what a client is sent to be evaluated with is what it gets to train with in the next round
+        # a client is evaluated with the download that it trains with in the next round
         round_of_training = number if trains else number + 1
         downloads = self.state.downloads
         self._sent_bytes, self._offered = {}, set()
@@ -461,7 +462,7 @@ class PrototypeStrategy(Strategy):
         return messages
 
     def _instruction(self, partition: int, number: int, download: Payload | None, is_last: bool) -> Instruction:
-        """What one client is told."""
+        """The instruction for one client."""
         constants = self.half.constants
         joined = self.roster.joined.get(partition, 0)
         if joined and self.run.method.counts_own_rounds:
@@ -484,7 +485,7 @@ class PrototypeStrategy(Strategy):
         )
 
     def _context(self, number: int, trains: bool = True, is_last: bool = False) -> ReplyContext:
-        """What the replies of a round are held against."""
+        """What the replies of a round are checked against."""
         up = self.run.exchange.up
         parts = self.half.expected_parts(up, self.state.method, number) if trains else ()
         parts_of_newcomers = {}
@@ -515,7 +516,7 @@ class PrototypeStrategy(Strategy):
         )
 
     def _count_summed_samples(self, parts: Sequence[Part]) -> dict[int, float]:
-        """partition -> of how many samples its vectors may be sums, as far as its number is believed."""
+        """partition -> the number of samples that its vectors may sum up, after capping."""
         if not any(part.sums for part in parts):
             return {}
         return {
@@ -524,12 +525,12 @@ class PrototypeStrategy(Strategy):
         }
 
     def sample(self, server_round: int) -> list[int]:
-        """Partition ids that train in this round."""
+        """The partitions that train in this round."""
         return [partition for partition in self.roster.selected(server_round) if partition in self.roster.nodes]
 
     def _list_evaluators(self, server_round: int) -> list[int]:
-        """Partition ids that are evaluated after this round: all, or those who train in it (of round 0 who will train
-        in round 1)."""
+        """The partitions that are evaluated after this round: all, or those that train in it (for round 0, those that
+        train in round 1)."""
         if self.settings.evaluate_clients == "all":
             return sorted(self.roster.nodes)
         return self.sample(max(1, server_round))
@@ -537,7 +538,7 @@ class PrototypeStrategy(Strategy):
     # --- aggregation --------------------------------------------------------------------------------------
 
     def _aggregate(self, server_round: int, replies: Sequence[Reply]) -> dict[str, Any]:
-        """Make the next downloads of the uploads; the round's figures, none where nobody has uploaded."""
+        """Turn the uploads into the next downloads. Returns the round's figures; none if there was no upload."""
         uploads: Mapping[int, Payload] = {
             reply.partition: reply.report.payload
             for reply in replies
@@ -564,8 +565,8 @@ class PrototypeStrategy(Strategy):
         return self._list_figures(outcome)
 
     def _save_snapshot(self, server_round: int, uploads: Mapping[int, Payload], outcome: Outcome) -> None:
-        """Keep the prototypes that came and went in this round, for the report."""
-        # of this round alone: what is shown is named after it
+        """Store the prototypes received and sent in this round, for the report."""
+        # from this round only, since the snapshot is named after it
         prototypes = outcome.prototypes
         downloads = whole_vectors(self.half, self.state.downloads) if prototypes is None else to_everyone(prototypes)
         if not uploads and prototypes is None:
@@ -575,19 +576,19 @@ class PrototypeStrategy(Strategy):
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
     def _list_figures(self, outcome: Outcome) -> dict[str, Any]:
-        """The server's figures of a round."""
+        """The server's figures for a round."""
         separation = {}
         if self.run.exchange.pointwise:
             separation = snapshots.separation_of(whole_vectors(self.half, outcome.downloads), outcome.scales[0])
         all_figures = {**outcome.figures, **separation}
-        # JSON has no infinity
+        # JSON cannot represent infinity
         return {
             name: None if isinstance(figure, float) and not math.isfinite(figure) else figure
             for name, figure in all_figures.items()
         }
 
     def _accuracy(self, rules: Mapping[str, Any]) -> MetricRecord | None:
-        """Mean test accuracy by the run's rule, of what `over_clients` gives; None where nobody was evaluated."""
+        """Mean test accuracy by the run's rule, from the result of `over_clients`; None if no client was evaluated."""
         accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
@@ -596,33 +597,33 @@ class PrototypeStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages to the sampled clients, who train."""
+        """Messages to the sampled clients, which train."""
         return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, False)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages to those who evaluate the models that this round left."""
+        """Messages to the clients that evaluate the models of this round."""
         partitions = self._list_evaluators(server_round)
         return self._messages(partitions, MessageType.EVALUATE, server_round, server_round == self._rounds)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check replies and aggregate their uploads; the result stays on the server as the next downloads."""
+        """Check replies and aggregate their uploads; the server keeps the result as the next downloads."""
         checked_replies = collected(replies, self.roster.nodes, self._context(server_round))
         figures = self._aggregate(server_round, checked_replies)
         return None, _as_metrics(figures) if figures else None
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
+        """Check replies, and return the mean test accuracy by the run's rule over the clients that evaluated."""
         context = self._context(server_round, trains=False, is_last=server_round == self._rounds)
         checked_replies = collected(replies, self.roster.nodes, context)
         return self._accuracy(over_clients(evaluations(checked_replies), self.settings.max_weight_ratio))
 
 
 def _as_metrics(figures: Mapping[str, Any]) -> MetricRecord:
-    """The numbers among the figures of a round, as Flower takes them."""
+    """The numeric figures of a round, in Flower's form."""
     numbers: dict[str, Any] = {}
     for name, figure in figures.items():
         if isinstance(figure, int | float):
