@@ -1,6 +1,6 @@
 """The Flower ClientApp: decode a message, let the client answer it, encode the reply.
 
-No error leaves it but in the words of public_errors.py.
+Errors leave it only in the words of public_errors.py.
 """
 
 import time
@@ -27,9 +27,9 @@ from protosphere.wire.checks import SETTINGS, CodecError
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
 from protosphere.wire.payloads import Identity, Report
 
-MOST_BYTES = 2**30  # of the data of the clients that a process keeps between messages
+MOST_BYTES = 2**30  # of client data that a process keeps between messages
 
-# Settings, data and model of a client are put together once a process and run, not for every message.
+# A client's settings, data and model are loaded once per process and run, not for every message.
 _clients: Recent[Client] = Recent(lambda client: size_in_bytes(client.data))
 
 app = ClientApp()
@@ -38,7 +38,7 @@ end_at_once()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Who are you? Asked once, before training."""
+    """Return the client's identity. Called once, before training."""
     context = _add_settings(message, context)
     try:
         with limited_threads(run_of(context).settings.threads):
@@ -46,7 +46,7 @@ def query(message: Message, context: Context) -> Message:
             client.begin_message()
             identity = client.identity()
     except Exception as error:
-        # a defect, too, has to reach the person who waits for this client
+        # defects, too, must reach the person who waits for this client
         problem = _describe_problem(_blame_method(error, context), context)
         identity = Identity(_read_partition(context), 0, problem=problem, name=site_name(context.node_config))
     return Message(encode_identity(identity), reply_to=message)
@@ -54,23 +54,23 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train for one round, and upload."""
+    """Train for one round and upload the result."""
     return _reply(message, _add_settings(message, context), trains=True)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the model that a round left."""
+    """Evaluate the model from the end of a round."""
     return _reply(message, _add_settings(message, context), trains=False)
 
 
 def _add_settings(message: Message, context: Context) -> Context:
-    """The context with the settings that came with a message, in place of the run configuration, which is that of
-    somebody's own app."""
+    """The context with the settings from a message instead of the run configuration, which belongs to a user's own
+    app."""
     settings = message.content.config_records.get(SETTINGS)
     if settings is None:
         return context
-    # a list is no setting; as text it is refused by the setting's name
+    # no setting takes a list; as text it is refused with the setting's name
     run_config: dict[str, Any] = {}
     for name, value in settings.items():
         run_config[name] = value if isinstance(value, bool | int | float | str) else repr(value)
@@ -78,23 +78,23 @@ def _add_settings(message: Message, context: Context) -> Context:
 
 
 def new_client(context: Context) -> Client:
-    """The client that a context stands for.
+    """Make the client of a Flower context.
 
     Raises:
-        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+        SettingError, DataError, ModelError: one sentence on why the client cannot take part.
     """
     return PrivateClient(context) if run_of(context).private else Client(context)
 
 
 def _reply(message: Message, context: Context, trains: bool) -> Message:
-    """What a client answers, whatever goes wrong: Flower would send the text of an exception to the server."""
+    """A client's reply, even after an error: Flower would otherwise send the text of the exception to the server."""
     began = time.perf_counter()
     try:
         with limited_threads(run_of(context).settings.threads):
             client = _client_of(context)
             return _answer(client, message, context, trains, began)
     except OtherHomeError as error:
-        # the whole run's matter, not this client's
+        # this concerns the whole run, not only this client
         return Message(Error(OTHER_HOME, f"client {_read_partition(context)}: {error}"), reply_to=message)
     except Exception as error:
         blamed = _blame_method(error, context)
@@ -113,7 +113,7 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         trains,
     )
     store = client.store(instruction.run)
-    # a simulation asks a client for one thing at a time; at a site a run that was stopped may not have ended yet
+    # in a simulation, a client gets one message at a time; at a site, a stopped run may still be running
     held_store = nullcontext() if simulated() else store.lock(client.settings.round_timeout)
     try:
         with held_store:
@@ -126,19 +126,19 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
     try:
         records = encode_report(report, client.run.exchange.up)
     except CodecError as error:
-        # what was trained is kept; only the upload is missing
+        # the trained model is stored; only the upload is missing
         report = replace(report, payload=None, problem=_describe_problem(error, context))
         records = encode_report(report, client.run.exchange.up)
     return Message(records, reply_to=message)
 
 
 def _client_of(context: Context) -> Client:
-    """The client that a context stands for, built once per process and run: the next run reads changed files anew."""
+    """The client of a Flower context, built once per process and run, so that the next run reads changed files."""
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.use(key)
     if client is None:
-        # an earlier run is over, and may have had other code under the same name; all that are kept are of one run
+        # only clients of one run are cached: an earlier run is over, and its code of the same name may have changed
         if next(iter(_clients), key)[0] != context.run_id:
             _clients.clear()
         client = _clients[key] = new_client(context)
@@ -147,7 +147,7 @@ def _client_of(context: Context) -> Client:
 
 
 def _blame_method(error: Exception, context: Context) -> Exception:
-    """The error, or where it is the fault of somebody's own method, that. Under `privacy` rows may decide on it."""
+    """The error, or a `MethodError` if it comes from a user's method. Under `privacy` it may depend on samples."""
     if (isinstance(error, KNOWN) and not isinstance(error, MethodError)) or _is_private(context):
         return error
     try:
@@ -168,7 +168,7 @@ def _describe_problem(error: Exception, context: Context) -> str:
 
 
 def _is_private(context: Context) -> bool:
-    """Whether the run is one under `privacy`; so is one whose settings cannot be read."""
+    """Whether `privacy` is on; a run whose settings cannot be read counts as private."""
     try:
         return unpacked(context.run_config).get("privacy", "none") != "none"
     except Exception:

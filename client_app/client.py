@@ -1,4 +1,4 @@
-"""One client of one run: who it is, one round of its training, and the evaluation of what a round left."""
+"""One client of one run: its identity, a round of its training, and the evaluation of its model after a round."""
 
 import json
 import time
@@ -50,26 +50,28 @@ from protosphere.wire.arrays import Limits
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, TrainingFigures, class_vectors
 
-_layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
+_layouts: dict[
+    str, dict[str, Layout]
+] = {}  # layouts of the weights that are exchanged, by everything that determines them
 
-# The states that this process used last, with the round that made each. Under Ray clients move between workers, which
-# share no memory, so an entry counts only while its round is that of the store's newest generation.
+# The most recent states in this process, each with its round. Ray moves clients between workers, which share no memory,
+# so an entry is valid only if its round is that of the store's newest generation.
 _states: Recent[tuple[int, ClientState]] = Recent(lambda entry: size_of(entry[1]))
 
 
 class Client:
-    """The client that a Flower context stands for.
+    """The client of a Flower context.
 
     Attributes:
-        objective: the client half of the method, made anew for each message: what a method keeps in it is gone after
-            that, whether or not this process lives on.
-        encoded: the samples as the run's encoder sees them; None where the run has none.
+        objective: the client half of the method. It is made anew for each message, so that a method cannot keep
+            anything in it, whether or not the process lives on.
+        encoded: the samples in the encoder's space; None if the run has no encoder.
 
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.
     """
 
-    hides_errors = False  # whether what goes wrong, and how long an answer took, must not be told
+    hides_errors = False  # whether errors and durations must not be sent
 
     def __init__(self, context: Context):
         node = self.node = context.node_config
@@ -93,7 +95,7 @@ class Client:
                 '"float32".'
             )
         self._load_data()
-        self._ensemble_rows: Rows | None = None  # the shared test set, from the first time that it is asked for
+        self._ensemble_rows: Rows | None = None  # the shared test set, once it was needed
         self.begin_message()
         self._refuse_companion(companion_of(self.objective))
         self.encoded: Encoded | None = None
@@ -109,27 +111,27 @@ class Client:
         self._load = partial(client_data, spec, self.partition, home() / "cache", self.device, self.own_data)
         self.data = self._load(self.tokens)
         fit_inputs(self.settings.augment, 0 if self.tokens else len(self.data.transform.shape))
-        # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
+        # a partition by domain has a name already; the name of a site's own folder is not disclosed
         self.domain = (self.data.domain if is_dealt else "") or text(self.node, "domain").strip()
-        # so has a client of a simulation; under `privacy` a name is told where the site gives it alone
+        # the same holds for a client of a simulation; under `privacy` only a name given by the site is disclosed
         self.name = site_name(self.node) or (self.data.name if is_dealt and not self.run.private else "")
 
     def _data_spec(self, spec: DataSpec) -> DataSpec:
-        """Where the samples come from; `privacy` restricts that."""
+        """The source of the samples, which `privacy` restricts."""
         return spec
 
     def begin_message(self) -> None:
-        """Make the objective of one message."""
+        """Make the objective for one message."""
         self.objective: Objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def store(self, run: str) -> Store:
-        """What it keeps of a run."""
+        """The client's stored state of a run."""
         return Store(stores(run) / str(self.partition))
 
     # --- who it is --------------------------------------------------------------------------------------
 
     def identity(self) -> Identity:
-        """Who this client is. Builds the model once, so that one that does not fit is found before training."""
+        """The client's identity. It builds the model once, so that an unfit model is found before training."""
         state = self._new_state()
         data = self.data
         companion = companion_of(self.objective)
@@ -158,7 +160,7 @@ class Client:
         )
 
     def _list_disclosures(self) -> list[str]:
-        """What leaves this client, in words."""
+        """What this client discloses, in words."""
         disclosures = [
             "its model's name and size",
             "its numbers of samples",
@@ -185,16 +187,17 @@ class Client:
 
     @property
     def _tells_confusion(self) -> bool:
-        """Whether the last evaluation has a confusion matrix: of a site's own samples class counts are its own."""
+        """Whether the last evaluation includes a confusion matrix; it would disclose the class counts of a site's own
+        samples."""
         return self.run.confusion and (self.settings.confusion == "always" or self.has_dealt_rows)
 
     def limits(self) -> Limits:
-        """What a download must keep to."""
+        """The limits of a download."""
         layouts = self._get_layouts() if self.run.exchange.weights else {}
         return Limits(self.settings.max_prototype_norm, layouts)
 
     def _get_layouts(self, state: ClientState | None = None) -> dict[str, Layout]:
-        """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
+        """The layouts of the weights that it exchanges, from the freshly built model; training does not change them."""
         key = json.dumps([self._describe(), self.device.type, plugins.digest(self.model)], sort_keys=True)
         if key not in _layouts:
             shared = self._list_shared((state or self._new_state()).module) if self.run.exchange.weights else {}
@@ -202,10 +205,10 @@ class Client:
         return _layouts[key]
 
     def _list_shared(self, module: torch.nn.Module) -> Mapping[str, Weights]:
-        """The parts of weights that cross, as they are in the module.
+        """The module's weights that are exchanged, by part.
 
         Raises:
-            MethodError: the method sends weights, and its objective does not say which.
+            MethodError: the method exchanges weights, but its objective does not say which.
         """
         if not isinstance(self.objective, WeightsObjective):
             raise MethodError(
@@ -215,7 +218,7 @@ class Client:
         return self.objective.shared(module)
 
     def _name_model(self) -> str:
-        """Its model's name, without a path that is the site's own."""
+        """Its model's name, without a site's private path."""
         return told_name(self.model) if text(self.node, "model") else self.model
 
     def _refuse_companion(self, name: str) -> None:
@@ -234,10 +237,10 @@ class Client:
     # --- a round of training ----------------------------------------------------------------------------
 
     def train(self, instruction: Instruction) -> Report:
-        """Load the private model, receive what the last round made, train, save, upload.
+        """Load the private model, receive the download of the last round, train, save, and upload.
 
         Raises:
-            StoreError: the model that the last round left is lost, or cannot be written.
+            StoreError: the model of the last round is lost, or the new one cannot be written.
         """
         began = time.perf_counter()
         round_number, store = instruction.round, self.store(instruction.run)
@@ -249,12 +252,12 @@ class Client:
         seed_process(*stream, "process")
         try:
             self.objective.receive(state, self._initial_where_nothing_came(download, round_number), round_number)
-            # what was received may be the new targets
+            # the download may contain new targets
             self._lay_out(state, download)
             measures = self.run.method.reads_prototypes or evaluation_follows(self.settings, round_number)
             figures = train(self.objective, state, self.data, stream, round_number, measures)
         except DivergenceError as error:
-            # the state in memory is spoilt; the store still holds the last good one
+            # the state in memory is unusable; the store still holds the last good one
             problem = f"client {self.partition} ({self._name_model()}) diverged in round {round_number}: "
             return Report(self.partition, round_number, problem=problem + public_words(error, self.node))
 
@@ -268,8 +271,8 @@ class Client:
         return Report(self.partition, round_number, upload, figures)
 
     def _initial_where_nothing_came(self, download: Payload | None, round_number: int) -> Payload | None:
-        """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
-        trained already would start from elsewhere than who has not."""
+        """The download. While there has been no valid upload of weights, every training starts from the initial
+        weights; otherwise clients that have trained before would start from others."""
         exchange = self.run.exchange
         up, down = ({p.name for p in parts if p.kind == "weights"} for parts in (exchange.up, exchange.down))
         shared = up or down
@@ -279,8 +282,8 @@ class Client:
         return {name: part for name, part in initial.items() if name in shared}
 
     def _hide_scale(self, figures: TrainingFigures, upload: Payload | None) -> TrainingFigures:
-        """The figures with the norm of what is sent: of scaled prototypes the norm without the scale would give the
-        scale away."""
+        """The metrics with the norm of the uploaded prototypes: the norm of the unscaled ones would disclose the
+        scale."""
         if upload is None or self.run.exchange.weights:
             return figures
         vectors = class_vectors(upload)
@@ -291,10 +294,11 @@ class Client:
     # --- an evaluation ----------------------------------------------------------------------------------
 
     def evaluate(self, instruction: Instruction) -> Report:
-        """Evaluate the model that a round left, with what was made of that round's uploads. Writes no model.
+        """Evaluate the model from the end of a round, with the download made from that round's uploads. No model is
+        written.
 
         Raises:
-            StoreError: the model that the round left is lost. DivergenceError: its features are not finite.
+            StoreError: the model of the round is lost. DivergenceError: its features are not finite.
         """
         objective, round_number = self.objective, instruction.round
         state, made_in = self._load_state(instruction, before_round=round_number + 1, goes_back=False)
@@ -307,7 +311,7 @@ class Client:
 
         space_scores = None
         if self.encoded is not None:
-            # prediction reads it there
+            # `predict` reads it from there
             keep = self.store(instruction.run).save_pool
             space_scores = SpaceScores(self.encoded, objective, state, download, keep)
         measures = Measures(
@@ -326,7 +330,7 @@ class Client:
         return report
 
     def _measure_late(self, state: ClientState) -> None:
-        """As at the end of the round that left this state, when no evaluation was to follow."""
+        """Measure the prototypes that the training of the round left out because no evaluation was to follow."""
         if state.prototypes is not None:
             return
         try:
@@ -338,14 +342,14 @@ class Client:
     # --- its state --------------------------------------------------------------------------------------
 
     def _load_state(self, instruction: Instruction, before_round: int, goes_back: bool) -> tuple[ClientState, int]:
-        """The newest state of a round before this one, and the round that made it: from memory if it is the store's
-        newest, else from the store, else new. It leaves the memory cache until it is whole again.
+        """The newest state of an earlier round, and its round: from memory if that holds the store's newest generation,
+        else from the store, else new. The state is removed from memory until `_keep_state` puts it back.
 
         Args:
-            goes_back: whether generations of that round or later are deleted.
+            goes_back: whether to delete generations of that round or later.
 
         Raises:
-            OtherHomeError: over Ray, where this worker's home is not the run's.
+            OtherHomeError: over Ray, if this worker has another PROTOSPHERE_HOME than the run.
         """
         if over_ray():
             refuse_other(instruction.run)
@@ -373,7 +377,7 @@ class Client:
         _states.shrink(self.settings.state_memory << 20, least=1)
 
     def _read_download(self, instruction: Instruction) -> Payload | None:
-        """What came, or of a method whose server sends it once, what came before."""
+        """The download of the message, or the stored one if the method sends it only once."""
         if instruction.payload is not None or not instruction.made:
             return instruction.payload
         return self.store(instruction.run).load_held(instruction.made)
@@ -382,7 +386,7 @@ class Client:
         lay_out(self.objective, state, download, self.device)
 
     def _new_state(self) -> ClientState:
-        """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
+        """The seeded initial model; with `shared-init` it is the same for all clients of one architecture."""
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
     def _describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A client's rows as a public encoder sees them: for releases, and for methods in a space that clients share."""
+"""A client's samples in the space of a public encoder, for releases and for methods that use this shared space."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,23 +26,23 @@ from protosphere.strategies.encoder_space import choose_weight, directions, opin
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 from protosphere.wire.payloads import Evaluation, Payload
 
-LoadData = Callable[[Tokens | None], ClientData]  # a client's data by a tokenizer
+LoadData = Callable[[Tokens | None], ClientData]  # loads a client's data with a tokenizer
 ROWS_AT_ONCE = 256
-ENCODER = "encoder"  # in client.json
+ENCODER = "encoder"  # a key of client.json
 
-# by samples, with what names their space
+# features by samples and space
 _directions: WeakKeyDictionary[Rows, tuple[tuple[str, float], Tensor]] = WeakKeyDictionary()
 _discriminants: WeakKeyDictionary[Rows, tuple[tuple[str, float], OwnDiscriminant | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A client's rows and the encoder.
+    """A client's samples and the encoder.
 
     Attributes:
-        data: the samples as the encoder takes them. model_data: as the client's model does.
-        place: the encoder's name, as the run or the site says it.
-        alone: whether the encoder takes one row at a time, as a release has to.
+        data: the samples in the encoder's form. model_data: the same in the form of the client's model.
+        place: the encoder's name, from the run or the site.
+        alone: whether the encoder takes one sample at a time, as a release needs.
         radius: `encoder-radius`.
     """
 
@@ -55,7 +55,7 @@ class Encoded:
 
     @property
     def description(self) -> dict[str, object]:
-        """Of client.json: what prediction needs to find the encoder again, and to know it."""
+        """The entries of client.json by which prediction finds and recognises the encoder."""
         return {ENCODER: {"name": self.place, "fingerprint": self.encoder.fingerprint}}
 
     @property
@@ -63,14 +63,14 @@ class Encoded:
         return self.encoder.fingerprint, self.radius
 
     def training(self) -> tuple[Tensor, Tensor]:
-        """u (n, d) and labels (n,) of the training rows, on the CPU."""
+        """u (n, d) and labels (n,) of the training samples, on the CPU."""
         return self.features(self.data.train), self.data.train.labels.cpu()
 
     def features(self, rows: Rows) -> Tensor:
         """u, (n, d)."""
         if not self.encoder.has_weights or not len(rows):
             return self._encode(rows)
-        # on another kind of device the last bits are others
+        # the last bits differ between kinds of devices
         device = "cpu" if self.alone else rows.inputs.device.type
         facts = {"encoder": self.encoder.fingerprint, "device": device, "alone": self.alone}
         facts |= {"input": self.data.transform.to_dict()}
@@ -78,7 +78,7 @@ class Encoded:
 
     def _encode(self, rows: Rows) -> Tensor:
         encode = self.encoder if self.alone else partial(self.encoder.together, device=rows.inputs.device)
-        # on a terminal, and not for what is done at once
+        # only on a terminal, and only for many samples
         chunks = tqdm(
             rows.inputs.cpu().split(ROWS_AT_ONCE),
             f"reading {len(rows)} samples through {self.encoder.name}",
@@ -90,7 +90,8 @@ class Encoded:
         return torch.cat(features) if features else torch.empty(0, len(self.encoder.mixing))
 
     def fit_own_discriminant(self, num_classes: int) -> OwnDiscriminant | None:
-        """Of the client's own training samples, its shrinkage chosen on its validation samples."""
+        """Fit a discriminant to the client's own training samples, with the shrinkage chosen on its validation
+        samples."""
         train, validation = self.data.train, self.data.validation
         entry = _discriminants.get(train)
         if entry is None or entry[0] != self._space:
@@ -105,10 +106,10 @@ class Encoded:
         return entry[1]
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
-        """An evaluation under `privacy`, with the rule `encoder` beside the others.
+        """An evaluation under `privacy`, with the rule `encoder` added.
 
         Args:
-            scores: of directions z^ (n, d): (n, K); None where there is nothing to judge by yet.
+            scores: from directions z^ (n, d) to scores (n, K); None if there is nothing to score by yet.
         """
         if scores(torch.zeros(0, len(self.encoder.mixing), dtype=torch.float64)) is None:
             return evaluation
@@ -120,7 +121,8 @@ class Encoded:
         return 0 if row_scores is None else int((row_scores.argmax(dim=1) == rows.labels.cpu()).sum())
 
     def as_encoder_reads(self, rows: Rows) -> Rows:
-        """The samples that the client's model reads as `rows`: of texts the encoder may have another tokenizer."""
+        """The encoder's form of `rows`, samples in the form of the client's model: for texts, the tokenizers may
+        differ."""
         for part in ("test", "validation", "train"):
             if rows is getattr(self.model_data, part):
                 encoder_rows: Rows = getattr(self.data, part)
@@ -138,12 +140,12 @@ class Encoded:
 
 class SpaceScores:
     """One evaluation of a client by the rules that read samples through the encoder. The validation samples come first:
-    by these each pool's weight is chosen, which is 1/2 where there are none.
+    they decide the weight of each pool, which is 1/2 without them.
 
     Args:
-        state: as it is judged; it gets what the method makes of what has just come, and the weight of the rule `pool`.
-        received: what has just come.
-        keep: called with both, for prediction.
+        state: the evaluated state; it gets the method's result for the new download, and the weight of the rule `pool`.
+        received: the new download.
+        keep: called with both of these, which prediction needs.
     """
 
     def __init__(
@@ -155,13 +157,13 @@ class SpaceScores:
         keep: Callable[[float, Payload | None], object],
     ):
         self.encoded, self.objective, self.state, self.keep = encoded, objective, state, keep
-        # a method that merely names an encoder is only evaluated in its space
+        # other methods with an encoder are only evaluated in its space
         self.in_space = objective if isinstance(objective, SpaceObjective) else None
         train = encoded.data.train
         state.space = received
         if self.in_space is not None:
             state.space = self.in_space.complete(received, encoded.directions(train), train.labels.cpu())
-        # what has come is kept already
+        # the download itself is already stored
         self.completed = None if state.space is received else state.space
         if self.completed is not None and not len(encoded.data.validation):
             keep(EQUAL_WEIGHT, self.completed)
@@ -169,7 +171,7 @@ class SpaceScores:
         self.own_weight = EQUAL_WEIGHT
 
     def __call__(self, rows: Rows, z: Tensor) -> dict[str, Tensor]:
-        """Rule -> (n, K) of samples and their features; without the rules that have nothing to judge by."""
+        """Rule -> scores (n, K) for samples and their features, without rules that have nothing to score by."""
         vectors = self.encoded.directions(self.encoded.as_encoder_reads(rows))
         is_validation = rows is self.encoded.model_data.validation
         scores_by_rule: dict[str, Tensor | None] = {}
@@ -202,13 +204,14 @@ class SpaceScores:
 
 
 def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, simulated: bool) -> Encoded:
-    """A client's samples through the run's encoder, or the site's own file of it.
+    """A client's samples in the space of the run's encoder, or of the site's own copy of it.
 
     Args:
-        load: the client's data by another tokenizer.
+        load: loads the client's data with another tokenizer.
 
     Raises:
-        SettingError: the run names a file of this site, or what cannot take texts. ModelError: no such encoder.
+        SettingError: the run names a file of this site, or an encoder that cannot take texts. ModelError: there is no
+            such encoder.
     """
     model_data = data
     settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder"))
@@ -220,12 +223,12 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         )
     if reads_text(name) and len(data.transform.shape) == 1:
         data = load(Tokens(name.partition("?")[0], settings.max_tokens))
-    # what is told of an encoder's features must not follow from rows in any other way
+    # nothing else that is disclosed about the features may depend on samples
     if data.transform.plain != data.transform:
         data = replace(data, transform=data.transform.plain)
     encoder = loaded(name, tuple(data.transform.shape), settings.feature_dim, bool(site_encoder))
     if isinstance(data.transform, TokenTransform) and not reads_text(name):
-        # of the first token alone; on no row of the client's
+        # for the first token only, and for no sample of the client
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
         if bool(encoder(blank).isnan().any()):
             raise SettingError(
@@ -237,7 +240,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
 
 @lru_cache(maxsize=2)
 def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -> Encoder:
-    """The encoder that the run's setting `encoder` names, or the `--encoder` of a site.
+    """The encoder named by the run's setting `encoder`, or by a site's `--encoder`.
 
     Raises:
         ModelError: it is not available.
@@ -249,5 +252,5 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
 
 
 def _source(of_site: bool) -> str:
-    """Who names the encoder, in an error's words."""
+    """The source of the encoder's name, for an error message."""
     return "this site's own `--encoder`" if of_site else "setting `encoder`"

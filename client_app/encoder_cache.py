@@ -1,4 +1,4 @@
-"""Features of samples by a large public encoder, kept in files, so that no process asks it twice."""
+"""Caches the features of a large public encoder in files, so that they are computed once."""
 
 import hashlib
 import json
@@ -17,14 +17,15 @@ from protosphere.core.files import read_tensors, replacing, write_tensors
 
 log = logging.getLogger("protosphere")
 FEATURES = "features"
-MOST_BYTES = 20 * 2**30  # of all files together; the ones that were used longest ago go first
+MOST_BYTES = 20 * 2**30  # of all files together; the least recently used files are removed first
 
 
 def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Callable[[], Tensor]) -> Tensor:
-    """u (n, d) float32 of these samples: from a file of `folder` that holds them, else of `encode`, and then kept.
+    """u (n, d) float32 of these samples: from a file in `folder`, else from `encode`, and then stored.
 
     Args:
-        facts: what the features follow from beside the samples, as JSON: the encoder's fingerprint among them.
+        facts: everything besides the samples that determines the features, as JSON: among others the encoder's
+            fingerprint.
         inputs: the samples as stored, (n, ...).
     """
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
@@ -36,11 +37,11 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
         stored_features: Tensor = read_tensors(path)[0][FEATURES]
         if len(stored_features) == len(inputs):
             with suppress(OSError):
-                # its time says when it was used last; if another process has just removed it, none is made anew
+                # marks the time of its last use; a file that another process has just removed is not made again
                 os.utime(path)
             return stored_features
     except (OSError, SafetensorError, KeyError):
-        # none yet, or a damaged one: the encoder makes it anew
+        # the file is missing or damaged: compute the features
         pass
     features = encode()
     try:
@@ -54,9 +55,9 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
 
 
 def _shrink(folder: Path, most_bytes: int) -> None:
-    """Remove the files that were used longest ago, until the others hold no more than so many bytes."""
+    """Remove the least recently used files until the others have at most so many bytes."""
     stats = {}
-    # what killed processes left of a file is one of them
+    # this includes partial files of killed processes
     for path in folder.glob("*.safetensors*"):
         # another process may have removed it
         with suppress(FileNotFoundError):

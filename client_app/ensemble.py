@@ -1,4 +1,4 @@
-"""The ensemble of FedPAGR's tables at a client: its class probabilities for the shared test set of a simulation."""
+"""A client's part of the ensemble in FedPAGR's tables: its class probabilities for a simulation's shared test set."""
 
 import torch
 from flwr.app import Array
@@ -14,10 +14,10 @@ from protosphere.strategies.contract import ClientState, Objective
 
 
 def ensemble_rows(settings: Settings, clients: int, device: torch.device, tokens: Tokens | None) -> Rows:
-    """The shared test set of a simulation as a client's model takes it.
+    """The shared test set of a simulation, in the form of a client's model.
 
     Args:
-        tokens: what the client's model reads texts with; None for other samples.
+        tokens: the tokenizer of the client's model; None if the samples are not texts.
 
     Raises:
         DataError: the shared test set cannot be read.
@@ -26,14 +26,14 @@ def ensemble_rows(settings: Settings, clients: int, device: torch.device, tokens
 
 
 def ensemble_answer(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Array | None:
-    """What crosses of class probabilities, (n, K) float16; None where the method can predict no class yet."""
+    """The class probabilities to send, (n, K) float16; None if the method cannot predict any class yet."""
     probabilities = predict(objective, state, rows, transform)
     return None if probabilities is None else Array(probabilities.cpu().to(torch.float16).numpy())
 
 
 @torch.no_grad()
 def predict(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor | None:
-    """Class probabilities of all rows, (n, K); None where the method can predict no class yet."""
+    """Class probabilities of all samples, (n, K); None if the method cannot predict any class yet."""
     z = features_of(objective, state, rows, transform)
     if isinstance(objective, ConsensusObjective):
         return objective.ensemble_probabilities(state, z)

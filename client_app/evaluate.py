@@ -1,4 +1,5 @@
-"""One forward pass, every prediction rule; and the statistics of the training features that two rules need."""
+"""Evaluates all inference rules in one forward pass, and measures the statistics of training features for two of
+them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +22,20 @@ from protosphere.record.metrics_lines import MAJORITY
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.payloads import Evaluation
 
-# Rows at once that were fastest: on a CPU images of a convolution fit in its cache, so of small ones more, at least
-# IMAGES_AT_ONCE; a GPU wants many.
+# The fastest batch sizes. On a CPU, the images of a convolution should fit in the cache, so small images allow more, at
+# least IMAGES_AT_ONCE; a GPU needs many.
 IMAGES_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 64, 256, 1024
 PIXELS_AT_ONCE = 2**16
-Scores = Callable[[Rows, Tensor], Mapping[str, Tensor]]  # of samples and their features: rule -> (n, K)
+Scores = Callable[[Rows, Tensor], Mapping[str, Tensor]]  # from samples and their features to scores: rule -> (n, K)
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What an evaluation tells beside accuracies.
+    """What an evaluation reports besides accuracies.
 
     Attributes:
-        rule: by which inference rule.
-        auc, confusion: whether it tells them.
+        rule: the inference rule for these metrics.
+        auc, confusion: whether to report them.
     """
 
     rule: str = ""
@@ -44,11 +45,11 @@ class Measures:
 
 @dataclass
 class Answers:
-    """What the rules predict for the samples of one split.
+    """The predictions of all rules for the samples of one split.
 
     Attributes:
-        labels: rule -> (n,); nothing of a split without samples.
-        scores: of the rule whose scores are asked for, (n, K).
+        labels: rule -> (n,); empty for a split without samples.
+        scores: the scores of the requested rule, (n, K).
     """
 
     labels: dict[str, Tensor] = field(default_factory=dict)
@@ -56,16 +57,16 @@ class Answers:
 
 
 class DivergenceError(UserError):
-    """The loss, or a feature, is no longer finite; one sentence for a person."""
+    """The loss or a feature is not finite."""
 
     public = "its training diverged: lower the learning rates"
 
 
 @torch.no_grad()
 def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
-    """Local prototypes p_ij (Eq. 2 of ProtoNorm), counts and covariance over all training rows, in eval mode.
+    """Local prototypes p_ij (Eq. 2 of ProtoNorm), counts and covariance over all training samples, in eval mode.
 
-    After training, never as a running mean of features that training still moves.
+    They are measured after training, and not as running means of features that training still changes.
 
     Raises:
         DivergenceError: a feature is not finite.
@@ -84,7 +85,7 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
 
 @torch.no_grad()
 def refuse_spoilt(objective: Objective, state: ClientState, data: ClientData) -> None:
-    """Where nothing is measured: a look at the features of as many training rows as are taken at once.
+    """Check the features of one batch of training samples, if nothing is measured.
 
     Raises:
         DivergenceError: a feature is not finite.
@@ -109,17 +110,16 @@ def evaluate(
     further_scores: Scores | None = None,
     measures: Measures = Measures(),
 ) -> Evaluation:
-    """How many test and validation rows each rule gets right.
+    """Count the test and validation samples that each rule classifies correctly.
 
     Args:
-        received: the client as it would predict with what has just come, which the rule `received` judges; None
-            without that rule.
-        further_scores: scores by further rules.
+        received: the client as it would predict with the new download, for the rule `received`; None without that rule.
+        further_scores: the scores of further rules.
     """
     began = time.perf_counter()
-    # the validation samples first, by which a rule may choose how it judges the others
+    # validation samples come first, since a rule may choose its parameters on them
     splits = [data.validation, data.test]
-    # of small clients all rows at once, for a pass costs more than they do
+    # small clients take one pass, since a pass costs more than their samples
     total = sum(len(split.labels) for split in splits)
     in_one_pass = total <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(state.module)
     arguments = objective, state, data.transform, received, further_scores
@@ -136,7 +136,7 @@ def evaluate(
         if answers.labels:
             predictions = torch.stack(list(answers.labels.values()))
             correct_counts[index] = (predictions == splits[index].labels.to(device)).sum(dim=1)
-    # one transfer for all rules: a wait per rule would stall the device
+    # one transfer for all rules: waiting once per rule would stall the device
     counts_by_split = correct_counts.tolist()
     validation_counts, test_counts = counts_by_split
     correct = {rule: (test_counts[index], validation_counts[index]) for index, rule in enumerate(rules)}
@@ -148,7 +148,7 @@ def evaluate(
 def _measure_test(
     objective: Objective, test: Rows, answers: Answers, measures: Measures
 ) -> tuple[float | None, tuple[int, ...]]:
-    """Area under the ROC curve, and confusion; None and nothing where they are not asked for, or not to be had."""
+    """Area under the ROC curve, and confusion; None and () if they are not requested or not available."""
     auc = None
     if answers.scores is not None:
         auc = macro_auc(test.labels.cpu(), answers.scores.double().softmax(dim=1).cpu())
@@ -159,12 +159,13 @@ def _measure_test(
 
 
 def _is_row_by_row(module: nn.Module) -> bool:
-    """Whether a row's features are its own: batch normalisation without statistics takes those of all that passes."""
+    """Whether a sample's features depend on that sample alone: batch normalisation without running statistics uses the
+    batch."""
     return not any(isinstance(part, _BatchNorm) and part.running_mean is None for part in module.modules())
 
 
 def features_of(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor:
-    """z of all rows in eval mode, (n, d) float32."""
+    """z of all samples in eval mode, (n, d) float32."""
     state.module.eval()
     chunks = []
     some = _count_rows_at_once(rows, transform)
@@ -184,7 +185,7 @@ def _count_rows_at_once(rows: Rows, transform: Transform) -> int:
 
 
 def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:
-    """bf16 autocast on CUDA where `precision` asks for it."""
+    """bf16 autocast on CUDA if `precision` asks for it."""
     in_bf16 = objective.settings.precision == "bf16" and device.type == "cuda"
     return torch.autocast(device.type, dtype=torch.bfloat16) if in_bf16 else nullcontext()
 
@@ -198,10 +199,10 @@ def _predict(
     splits: Sequence[Rows],
     scored_rule: str,
 ) -> list[Answers]:
-    """What the rules predict for each split, where there is float64, by one pass over all.
+    """The predictions of all rules for each split, from one pass over all samples; float64 where the device has it.
 
     Args:
-        scored_rule: the rule whose scores are kept; "" for none.
+        scored_rule: the rule whose scores are returned; "" for none.
     """
     answers_by_split = [Answers() for _ in splits]
     sizes = [len(rows.labels) for rows in splits]
@@ -242,21 +243,21 @@ def _predict(
 
 
 def received_scores(objective: Objective, received: ClientState, z: Tensor) -> dict[str, Tensor]:
-    """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
-    `received-<rule>` each of the method's own rules."""
+    """Rule -> scores (n, K) of the client with the new download, from its features z: `received` for its classifier,
+    and `received-<rule>` for each of the method's own rules."""
     scores = method_scores(objective, received, z)
     return {RECEIVED if rule == "classifier" else f"{RECEIVED}-{rule}": values for rule, values in scores.items()}
 
 
 def method_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-    """Rule -> (n, K) of the classifier, which is the model's where the method has none of its own, and of the method's
+    """Rule -> scores (n, K) of the classifier, which is the model's unless the method has its own, and of the method's
     further rules."""
     return {"classifier": state.module.classify(z), **objective.scores(state, z)}
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-    """Rule -> (n, K), where there is float64. A rule whose ingredients a client lacks is missing. What the method says
-    of a rule goes before what all methods have."""
+    """Rule -> scores (n, K), in float64 where the device has it. A rule is missing if the client lacks what it needs.
+    The method's own scores replace the common ones."""
     num_classes, device = objective.num_classes, exact_on(z.device)
     points = z.to(device)
     scores = {"classifier": state.module.classify(z)}

@@ -1,4 +1,4 @@
-"""What an evaluation tells beside accuracies, of a client's test samples by the run's own inference rule."""
+"""Metrics besides accuracy, for a client's test samples and the run's own inference rule."""
 
 import math
 
@@ -9,13 +9,13 @@ from protosphere.wire.confusion import width
 
 
 def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
-    """The mean over classes of the area under the ROC curve of each against the rest, of the classes that some of the
-    samples have and some have not; None where there is no such class, or a probability is no number.
+    """The one-versus-rest area under the ROC curve, averaged over the classes of some but not all samples; None if
+    there is no such class or a probability is NaN.
 
     Args:
         labels: (n,). probabilities: (n, K). Both on the CPU.
     """
-    # seconds to load, and only a run that asks for it has them
+    # takes seconds to import, so only runs that need it import it
     from sklearn.metrics import roc_auc_score
 
     if not bool(probabilities.isfinite().all()):
@@ -29,7 +29,8 @@ def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
 
 
 def count_confusion(labels: Tensor, predictions: Tensor, num_classes: int) -> tuple[int, ...]:
-    """Counts of (true class, predicted class), row by row; above `MOST_CLASSES` of (true class, right or wrong).
+    """Counts of (true class, predicted class), row by row; with more than `MOST_CLASSES` classes, of (true class, right
+    or wrong).
 
     Args:
         labels, predictions: (n,).

@@ -1,11 +1,11 @@
-"""What a site has released of its table, and what that has cost: nothing leaves that is not written down before.
+"""Records what a site has released from its table, and the privacy cost. Every release is recorded before it is sent.
 
-    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta and its key
+    privacy/ledger.jsonl one line per release: time, run, unit, encoder, sigma^2, rho, delta and its key
     privacy/releases/<key>.safetensors  the release itself, which is sent again whenever the same is asked for
     privacy/site.key                    what deals the site's rows to training and test (0600)
 
-A crash loses budget and never privacy: the line is on the disk before the noise is drawn, and the release before it is
-sent. The ledger is no part of a client's state: going back a round gives nothing back.
+A crash can waste budget but never privacy: the line is on disk before the noise is drawn, and the release is on disk
+before it is sent. The ledger is not part of a client's state: going back a round refunds nothing.
 """
 
 import hashlib
@@ -39,19 +39,19 @@ from protosphere.prototypes.release import Shape, noisy
 
 TEXTS, NUMBERS = ("time", "run", "unit", "encoder", "key"), ("variance", "rho", "delta")
 RENEWED = "renewed"
-BEFORE = "before"  # in lines of earlier versions: a digest that nobody reads any more
+BEFORE = "before"  # a digest in lines of earlier versions, no longer read
 KEY_BYTES = 32
 
 
 class LedgerError(UserError):
-    """A release that must not be made; one sentence for a person. No row of the table decides on it."""
+    """A release that must not be made. Whether it is raised does not depend on any sample of the table."""
 
     public = "its privacy budget is spent, or its ledger cannot be used: ask for a smaller `privacy-epsilon`"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may ever be spent on a site's table, by the site's own word."""
+    """The total budget for a site's table, as set by the site."""
 
     epsilon: float
     delta: float
@@ -59,12 +59,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Asked:
-    """A release that a run asks for.
+    """A release requested by a run.
 
     Attributes:
-        facts: all that decides what is released, apart from the rows: public, and never a fingerprint of the table.
-        run: its name. unit: row or group. encoder: its name.
-        variance: sigma^2 of the noise. delta: the run's.
+        facts: everything that determines the release except the samples. It is public and never contains a fingerprint
+            of the table.
+        run: the run's name. unit: row or group. encoder: the encoder's name.
+        variance: sigma^2 of the noise. delta: the run's delta.
     """
 
     facts: Mapping[str, Any]
@@ -77,22 +78,22 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """The name of the release, the same for all runs that ask for the same."""
+        """The name of the release; it is equal for equal requests of different runs."""
         shape = [self.shape.num_classes, self.shape.dim, self.shape.moments]
         content = [dict(self.facts), self.unit, self.encoder, shape, self.variance]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     @property
     def rho(self) -> float:
-        """What it costs."""
+        """The cost of the release."""
         return self.shape.rho(self.variance)
 
 
 class Ledger:
-    """The ledger in a folder. All that looks at it or changes it holds its lock.
+    """The ledger in a folder. All reads and changes hold its lock.
 
     Args:
-        limit: what may be spent; None in a simulation, whose tables are nobody's.
+        limit: the budget; None in a simulation, where no site owns the tables.
     """
 
     def __init__(self, folder: Path, limit: Limit | None = None):
@@ -103,13 +104,13 @@ class Ledger:
         self._site_key = folder / "site.key"
 
     def release(self, request: Asked, sums: Callable[[], Tensor]) -> Tensor:
-        """The stored release with that key, or a new one, which is paid for first: (K, w) int64.
+        """The stored release with that key, or a new one, whose cost is recorded first: (K, w) int64.
 
         Args:
-            sums: works V out, once it is known that the release may be made; an error of it costs nothing.
+            sums: computes V after the release was allowed; an error in it costs nothing.
 
         Raises:
-            LedgerError: the limit does not allow it, the table was released by another unit, or the ledger cannot be
+            LedgerError: the limit does not allow it, the table was released with another unit, or the ledger cannot be
                 read or written.
         """
         with self._lock():
@@ -126,10 +127,10 @@ class Ledger:
             return release
 
     def refuse(self, request: Asked) -> None:
-        """Say, before a run begins, that `release` would refuse; nothing is made or spent.
+        """Refuse before the run what `release` would refuse later; nothing is made or spent.
 
         Raises:
-            LedgerError: as `release`.
+            LedgerError: as in `release`.
         """
         with self._lock():
             if self._load_release(request) is None:
@@ -141,7 +142,7 @@ class Ledger:
         Raises:
             LedgerError: the ledger cannot be read, is gone, or lacks a release that is there.
         """
-        # first, since a line is older than its release
+        # read first, since a line precedes its release
         stored_keys = sorted(path.stem for path in self._releases.glob("*.safetensors"))
         if not self._lines.exists():
             if stored_keys or self._site_key.exists():
@@ -168,10 +169,11 @@ class Ledger:
         return math.fsum(entry["rho"] for entry in self.entries() if RENEWED not in entry)
 
     def renew(self) -> None:
-        """Forget the stored releases: the next run that asks makes new ones of the rows as they are then, and pays.
+        """Delete the stored releases: the next run that requests one makes it from the samples at that time, and pays
+        for it.
 
         Raises:
-            LedgerError: of `entries`, or the folder cannot be written.
+            LedgerError: as in `entries`, or the folder cannot be written.
         """
         with self._lock():
             self.entries()
@@ -186,7 +188,8 @@ class Ledger:
                 raise self._make_unwritable_error(error) from None
 
     def site_key(self) -> bytes:
-        """A secret of the site's, made when it is first asked for: it deals rows, so that none moves another.
+        """A secret of the site, created on first use. It decides the split of samples, so that no sample changes the
+        split of another.
 
         Raises:
             LedgerError: it cannot be read or written.
@@ -195,7 +198,7 @@ class Ledger:
         with self._lock():
             try:
                 if not path.exists():
-                    # so that a ledger which is gone is missed
+                    # so that a lost ledger is noticed
                     self._lines.touch()
                     with replacing(path) as temporary:
                         place = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -270,7 +273,7 @@ class Ledger:
         }
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """A line, on the disk when this returns; or none of it."""
+        """Append a line, which is on disk when this returns; or nothing at all."""
         try:
             with self._lines.open("a", encoding="utf-8") as file:
                 before = os.fstat(file.fileno()).st_size
@@ -313,10 +316,10 @@ class Ledger:
 
 
 def _check_entry(entry: Any) -> dict[str, Any]:
-    """A line as it was read.
+    """Check a line of the file.
 
     Raises:
-        ValueError: it is none that this program wrote.
+        ValueError: this program did not write it.
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("time"), str):
         raise ValueError("a line is no entry")
@@ -328,7 +331,7 @@ def _check_entry(entry: Any) -> dict[str, Any]:
     has_all_fields = names == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
     if not has_all_fields or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
         raise ValueError("a line is no release")
-    # which of the two forms it had the line does not say; `_load_release` knows it of what is asked again
+    # the line does not say which of two forms the release has; `_load_release` checks it on the next request
     costs = [Shape(1, 1, moments).rho(entry["variance"]) for moments in (False, True)]
     if not any(math.isclose(entry["rho"], cost, rel_tol=1e-9) for cost in costs):
         raise ValueError(

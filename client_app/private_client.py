@@ -1,7 +1,7 @@
-"""What a client of a run under `privacy` sends: one noisy release, the same in every round, and nothing else.
+"""A client under `privacy`: it sends one noisy release, the same in every round, and nothing else.
 
-Training, evaluation and what goes wrong in them stay here: figures and sentences in the client's store, the reply a
-function of public facts and of the release. So whatever happens to a row, the bytes that leave are the same.
+Training, evaluation and their errors stay at the client: metrics and messages go to the client's store, and the reply
+is a function of public facts and the release. A sample therefore affects the bytes that leave only through the release.
 """
 
 import json
@@ -31,22 +31,22 @@ from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 log = logging.getLogger("protosphere")
 
 FIGURES = "figures.jsonl"
-UNITS = {"row": "sample", "group": "group"}  # `privacy-unit` in words
-MEANS = "encoder-means"  # in the client's store
+UNITS = {"row": "sample", "group": "group"}  # names of `privacy-unit`
+MEANS = "encoder-means"  # a file in the client's store
 NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-delta."
 
 
 def site_ledger() -> Ledger:
-    """The ledger of this home."""
+    """The ledger in PROTOSPHERE_HOME."""
     return Ledger(home() / "privacy")
 
 
 def private_spec(settings: Settings, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
-    """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own, and its
-    classes listed, so that none is made of a row.
+    """The source of a client's samples under `privacy`. A site's samples are split by the site's secret, and its
+    classes must be listed, so that no sample creates a class.
 
     Raises:
-        PrivacyError: a setting with which one row would decide on others, or on what leaves.
+        PrivacyError: with this setting, one sample would affect others or what is sent.
         LedgerError: the secret cannot be read or written.
     """
     if settings.privacy_measure and (has_own_data or not simulated):
@@ -71,10 +71,10 @@ def private_spec(settings: Settings, spec: DataSpec, has_own_data: bool, simulat
 
 
 class PrivateClient(Client):
-    """A client between whose private samples and the server stands a release.
+    """A client that shares its private samples only through a release.
 
     Attributes:
-        limit: what the site's node config lets a run spend; None where it states none.
+        limit: the budget in the site's node config; None if there is none.
     """
 
     def __init__(self, context: Context):
@@ -89,16 +89,17 @@ class PrivateClient(Client):
 
     @property
     def _is_site(self) -> bool:
-        """Whether what the run deals may be somebody's own: it may lie on this machine."""
+        """Whether the samples may belong to a site, even those of the run's own data set, which may lie on this
+        machine."""
         return bool(self.own_data) or not simulated()
 
     def ledger(self, run_name: str) -> Ledger:
-        """Of a site its own, of a simulated client one a run."""
+        """The site's ledger, or for a simulated client one per run."""
         folder = home() if self._is_site else self.store(run_name).folder
         return Ledger(folder / "privacy", self.limit)
 
     def identity(self) -> Identity:
-        """What may be told of a client before training.
+        """What a client may disclose before training.
 
         Raises:
             LedgerError: the site's ledger would refuse the release.
@@ -127,21 +128,21 @@ class PrivateClient(Client):
         return disclosures
 
     def train(self, instruction: Instruction) -> Report:
-        """A round of training, of which the release alone leaves."""
+        """A round of training, from which only the release is sent."""
         report = self._run_privately(instruction, super().train)
         return self._make_reply(instruction, report, self._release_payload(instruction))
 
     def evaluate(self, instruction: Instruction) -> Report:
-        """An evaluation, of which nothing leaves."""
+        """An evaluation, from which nothing is sent."""
         report = self._run_privately(instruction, super().evaluate)
         return self._make_reply(instruction, report, None)
 
     def _run_privately(self, instruction: Instruction, step: Callable[[Instruction], Report]) -> Report | None:
-        """What a step tells, which stays at the site; None where it has failed. The one `try` of a private client:
-        nothing that a row may decide on passes it.
+        """Run a step whose result stays at the site; returns None if it failed. This is the only `try` of a private
+        client: nothing that depends on a sample passes it.
 
         Raises:
-            OtherHomeError: the whole run's matter.
+            OtherHomeError: it concerns the whole run.
         """
         try:
             plain, means = split_means(instruction.payload)
@@ -172,7 +173,7 @@ class PrivateClient(Client):
         release = self.ledger(instruction.run).release(request, self._compute_sums)
         scale = self.settings.privacy_scale
         prototypes, variances = finished(release, request.variance, request.shape, scale)
-        # nothing but the release is in it
+        # it contains only the release
         state = ClientState(None, prototypes=prototypes, variances=variances)
         return self.objective.upload(state, own_round(instruction.constants, instruction.round))
 
@@ -201,7 +202,7 @@ class PrivateClient(Client):
     # --- what stays here --------------------------------------------------------------------------------------
 
     def _add_encoder_rule(self, report: Report, means: PrototypeSet) -> Report:
-        """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
+        """Add the rule `encoder`, which also knows classes that the client lacks."""
         if report.evaluation is None or not len(means) or self.encoded is None:
             return report
         scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.data.num_classes)
@@ -217,17 +218,17 @@ class PrivateClient(Client):
         self._append(instruction.run, line | ({"problem": report.problem} if report.problem else {}))
 
     def _note_error(self, instruction: Instruction, error: Exception) -> None:
-        # its text may quote rows: it stays in the log of the site and in the client's own folder
+        # its text may quote samples: it stays in the site's log and the client's folder
         log.error("round %d: %s: %s", instruction.round, type(error).__name__, error)
         self._append(instruction.run, {"round": instruction.round, "problem": f"{type(error).__name__}: {error}"})
 
     def _append(self, run: str, line: dict[str, Any]) -> None:
-        # a disk that takes none is said in the site's log alone
+        # if the disk is full, only the site's log says so
         folder = self.store(run).folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / FIGURES).open("ab+") as file:
-                # a kill may have left half a line
+                # a killed process may have left half a line
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
                 file.write(json.dumps(line).encode() + b"\n")

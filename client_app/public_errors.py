@@ -1,5 +1,5 @@
-"""What a client's messages say of an error. Whoever runs a simulation owns its data, too, and reads the whole text; a
-site's errors stay in its own log, and one fixed sentence for each class of them crosses."""
+"""What a client's messages say about an error. A simulation shows the full text, because its user owns the data. A
+site's errors stay in its own log; only one fixed sentence per class of errors is sent."""
 
 import logging
 import traceback
@@ -17,18 +17,18 @@ METHOD = "the method's code failed: correct the line there"
 VERSION = "a message is not what its version and settings expect: install one version everywhere, and start a new run"
 PRIVATE = "it cannot take part; under `privacy` it does not say why"
 SITE_LOG = "; its site's log has the full text"
-# Of a client that cannot do what it is asked: each a sentence for a person.
+# Errors of a client that cannot do what it is asked; each message is one sentence.
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
-# Of these no row decides whether they are raised.
+# Whether these are raised does not depend on any sample.
 ROWLESS = (SettingError, ModelError, LedgerError, UnsizedError, MessageError, CodecError)
 KNOWN = (UserError, MethodError, MessageError, CodecError)
 
 
 def public_words(error: Exception, node: NodeConfig) -> str:
-    """The words for a message; the full text goes to this process's log where they are fewer."""
+    """The text for a message. If it is shortened, the full text goes to this process's log."""
     full_text = str(error) if isinstance(error, KNOWN) else f"{type(error).__name__}: {error}"
     if not isinstance(error, KNOWN) or isinstance(error, MethodError):
-        # a defect has to reach whoever can mend it
+        # a defect must reach whoever can fix it
         traceback.print_exception(error.__cause__ or error)
     if simulated() and not has_own(node):
         return full_text
@@ -37,7 +37,7 @@ def public_words(error: Exception, node: NodeConfig) -> str:
 
 
 def private_words(error: Exception, node: NodeConfig) -> str:
-    """The words for a message under `privacy`: the same whatever is wrong, but where no row can decide on that."""
+    """The text for a message under `privacy`: always the same, except for errors that do not depend on samples."""
     if isinstance(error, ROWLESS) and simulated() and not has_own(node):
         return str(error)
     log.error("%s: %s", type(error).__name__, error)

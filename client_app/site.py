@@ -1,5 +1,5 @@
-"""The run and the site of a message: the run's settings as a client reads them, what the site says of itself in its
-SuperNode's node config, and what the run may not decide in its place."""
+"""The run and the site of a message: the run's settings, the site's node config, and what a run may not decide for a
+site."""
 
 import sys
 from collections.abc import Mapping
@@ -25,51 +25,51 @@ from protosphere.strategies import Run, read_settings, unpacked
 
 NodeConfig = Mapping[str, Any]
 _here = False
-PRIVACY, REQUIRED = "privacy", "required"  # an entry of a node config, and the one value that it may have
+PRIVACY, REQUIRED = "privacy", "required"  # an entry of a node config and its only allowed value
 COLUMNS = ("text-column", "label-column", "group-column")
 
 
 def simulate() -> None:
-    """This process, and no site's, has the clients: for who runs them without Ray."""
+    """Mark this process as a simulation's, for simulations without Ray."""
     global _here
     _here = True
 
 
 def simulated() -> bool:
-    """Whether this process is a simulation's. Ray is only asked, never imported: a deployment starts a process a
-    message."""
+    """Whether this process belongs to a simulation. Ray is not imported for this, since a deployment starts a process
+    per message."""
     ray = sys.modules.get("ray")
     return _here or (ray is not None and bool(ray.is_initialized()))
 
 
 def over_ray() -> bool:
-    """Whether Ray has the simulation's clients, each of which it may take to another machine."""
+    """Whether Ray runs the simulation's clients, which it may move to other machines."""
     return not _here and simulated()
 
 
 def text(node: NodeConfig, name: str) -> str:
-    """An entry of a node config, "" where there is none."""
+    """An entry of a node config; "" if there is none."""
     return str(node.get(name, ""))
 
 
 def site_name(node: NodeConfig) -> str:
-    """What a site calls itself, "" where it does not say."""
+    """A site's name; "" if it has none."""
     return one_line(text(node, "name"), LONGEST_CLIENT_NAME)
 
 
 def has_own(node: NodeConfig) -> bool:
-    """Whether a client works with files of its site's, whose names and content are nobody else's business."""
+    """Whether a client uses files of its site, whose names and content are private."""
     model = text(node, "model")
     return any(text(node, name) for name in ("data-path", "strategy-file", *COLUMNS)) or told_name(model) != model
 
 
 def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
-    """Where a client's rows come from.
+    """The source of a client's samples.
 
-    A site's own tables must have a classes.txt, and outside a simulation whatever a path of the run leads to.
+    A site's own tables need a classes.txt; so do, outside a simulation, data at a path that the run names.
 
     Raises:
-        SettingError: the node config and the run's settings do not go together.
+        SettingError: the node config contradicts the run's settings.
     """
     columns = read_columns(node, settings)
     spec = replace(data_spec(settings, clients, code=columns is None), listed="" if simulated() else "all")
@@ -79,10 +79,10 @@ def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
 
 
 def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
-    """Refuse a run without privacy where the site requires it.
+    """Refuse a run without `privacy` if the site requires it.
 
     Raises:
-        PrivacyError: that, or an entry that is none.
+        PrivacyError: the site requires `privacy`, or its entry is invalid.
     """
     requirement = text(node, PRIVACY)
     if requirement not in ("", REQUIRED):
@@ -95,10 +95,10 @@ def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
 
 
 def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
-    """Refuse to run code that a run names for a real site's model or data.
+    """Refuse code that a run names as the model or data of a real site.
 
     Raises:
-        SettingError: it names some, and the site has no model, or no rows, of its own.
+        SettingError: the run names code, and the site has no model or no samples of its own.
     """
     if plugins.is_file(model) and not text(node, "model"):
         raise SettingError(
@@ -113,13 +113,13 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
 
 
 def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
-    """What a site calls the columns of its own tables, "" for the usual names; None where it has no tables of its own.
+    """The column names of a site's own tables, "" for the default names; None if it has no tables of its own.
 
-    Whoever starts a run names columns of the run's data set. Those of a site's own tables they must not name: the
-    values of a column that they take for the labels could come to them.
+    A run may name columns of its own data set, but not of a site's own tables: it could then learn the values of a
+    column by using it as the label.
 
     Raises:
-        SettingError: the run names another column than the site, or the site one of no table.
+        SettingError: the run names another column than the site, or the site names a column but has no table.
     """
     if not text(node, "data-path"):
         idle = next((name for name in COLUMNS if text(node, name)), "")
@@ -140,10 +140,10 @@ def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
 
 
 def whole_number(node: NodeConfig, name: str) -> int:
-    """An entry that counts from 0.
+    """An entry that is a whole number, at least 0.
 
     Raises:
-        SettingError: it is missing, or none.
+        SettingError: it is missing or not such a number.
     """
     value = node.get(name)
     if type(value) is not int or value < 0:
@@ -155,16 +155,16 @@ def whole_number(node: NodeConfig, name: str) -> int:
 
 
 def device_for(of_node: Any, of_run: str) -> torch.device:
-    """What the node config says goes before the run's setting: machines differ.
+    """The device. The node config overrides the run's setting, because machines differ.
 
     Raises:
-        SettingError: no such device, or it is not there.
+        SettingError: there is no such device.
     """
     name, where = of_run, "setting `device` is"
     if of_node != "":
         name, where = of_node, "this SuperNode's --node-config has device"
     try:
-        # a node config may hold a number, too
+        # a node config may also hold a number
         device_name(str(name))
     except ValueError as error:
         raise SettingError(f"{where} {name!r}; it {error}.") from None
@@ -172,10 +172,10 @@ def device_for(of_node: Any, of_run: str) -> torch.device:
 
 
 def run_of(context: Context) -> Run:
-    """The run that a context belongs to.
+    """The run of a Flower context.
 
     Raises:
-        SettingError: its settings cannot be used.
+        SettingError: its settings are invalid.
     """
     items = tuple(sorted(context.run_config.items()))
     return _read_run(items, text(context.node_config, "strategy-file"), simulated())
@@ -183,7 +183,7 @@ def run_of(context: Context) -> Run:
 
 @lru_cache(maxsize=8)
 def _read_run(items: tuple[tuple[str, Any], ...], strategy_file: str, in_simulation: bool) -> Run:
-    # what is packed counts as what is not: it, too, may name a file
+    # packed settings count too: they may name a file
     config = unpacked(dict(items))
     strategy = str(config.get("strategy", ""))
     if plugins.is_file(strategy) and not in_simulation:
@@ -192,7 +192,7 @@ def _read_run(items: tuple[tuple[str, Any], ...], strategy_file: str, in_simulat
                 "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
                 "FILE, the same as the server's."
             )
-        # the run's path is one of the server's machine; what it holds by which name is the run's to say
+        # the run's path is on the server's machine; the run decides the name within the file
         attribute = plugins.parted(strategy)[1]
         config["strategy"] = f"{strategy_file}:{attribute}" if attribute else strategy_file
     return read_settings(config)

@@ -1,7 +1,7 @@
-"""A client's private state: how it is made from settings and a model's name, and how it is kept on disk.
+"""A client's private state: how it is built from settings and a model's name, and how it is stored on disk.
 
-One folder per run and client, two generations, atomic writes. Each generation is one safetensors file, named by the
-round that made it. Flower's own `context.state` lives in a process's memory and would be gone with it."""
+There is one folder per run and client, with two generations and atomic writes. Each generation is one safetensors file,
+named after its round. Flower's own `context.state` is in a process's memory and would be lost with it."""
 
 import json
 import os
@@ -29,11 +29,11 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
-FORMAT = 3  # of client.json, and of the states beside it
+FORMAT = 3  # of client.json and the state files
 
 
 def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:
-    """client.json: all but tensors that a client is rebuilt from."""
+    """The content of client.json: everything except tensors from which a client is rebuilt."""
     method_settings = {
         f"{prefix}.{name.replace('_', '-')}": value
         for prefix, kind in run.method.settings.items()
@@ -55,7 +55,7 @@ def describe(run: Run, partition: int, model: str, class_names: Sequence[str], t
 def new_state(
     objective: Objective, model: str, input_shape: tuple[int, ...], partition: int, device: torch.device
 ) -> ClientState:
-    """The seeded initial model of a client: the same for all of one architecture with `shared-init`.
+    """The seeded initial model of a client; with `shared-init` it is the same for all clients of one architecture.
 
     Raises:
         ModelError: the model cannot be built.
@@ -70,14 +70,14 @@ def new_state(
 
 
 def lay_out(objective: Objective, state: ClientState, received: Payload | None, device: torch.device) -> None:
-    """Make what was received, with the constants that came with it, the state's targets."""
+    """Turn the download, with its constants, into the state's targets."""
     targets = objective.targets(state, received)
     state.targets = None if targets is None else targets.to(device=device)
     state.table = None if state.targets is None else state.targets.table(objective.num_classes)
 
 
 def size_of(state: ClientState) -> int:
-    """Bytes of its tensors."""
+    """The size of its tensors in bytes."""
     tensors = [*state.module.state_dict().values(), *state.extra.values(), *state.optimiser.values()]
     tensors += [] if state.prototypes is None else state.prototypes.fields().values()
     tensors += [] if state.covariance is None else [state.covariance]
@@ -86,7 +86,7 @@ def size_of(state: ClientState) -> int:
 
 KEPT_GENERATIONS = 2
 POOL, RECEIVED, RECEIVED_BEFORE = "pool", "received", "received-before"  # files
-# numbers in them: a pool's weight; the round that made what was received, and the constants that came with it
+# numbers in these files: a pool's weight; the round that made the download, and its constants
 WEIGHT, MADE, CONSTANT = "weight", "made", "constant/"
 NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 FROM_A_COPY = "restore it from a copy."
@@ -95,7 +95,7 @@ GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 
 
 class StoreError(UserError):
-    """A kept state that cannot be used; one sentence for a person."""
+    """A stored state cannot be used."""
 
     public = "its stored state cannot be used: restore its folder from a copy, or start a new run"
 
@@ -103,8 +103,8 @@ class StoreError(UserError):
 class Store:
     """The folder of one client in one run.
 
-    Holds `round-<r>.safetensors` (weights and buffers, local prototypes with counts, covariance, what the method
-    keeps), `received.safetensors` (what came last, and the run's constants: for prediction) and `client.json`.
+    It holds `round-<r>.safetensors` (weights and buffers, local prototypes with counts, covariance, the method's
+    tensors), `received.safetensors` (the last download and the run's constants, for prediction) and `client.json`.
     """
 
     def __init__(self, folder: Path):
@@ -112,10 +112,10 @@ class Store:
 
     @contextmanager
     def lock(self, seconds: float) -> Iterator[None]:
-        """Inside, no other process that asks for it works on this store. The system lets go when the process dies.
+        """Lock this store against other processes. The system releases the lock when the process dies.
 
         Args:
-            seconds: to wait for another at most.
+            seconds: the longest wait for another process.
 
         Raises:
             StoreError: another process holds it, or the folder cannot be written.
@@ -139,8 +139,8 @@ class Store:
             lock.release()
 
     def begin_anew(self, round_number: int) -> None:
-        """Take away what a power cut has spoilt of a client of whose training nothing counts: it had no time to reach
-        the disk, and is made again as it was."""
+        """Remove files that a power cut has damaged, if no training of the client counts yet: they had not reached the
+        disk and are made again as they were."""
         paths = self._paths()
         if not paths or any(0 < _read_round(path) < round_number for path in paths):
             return
@@ -152,16 +152,16 @@ class Store:
                 (self.folder / name).unlink(missing_ok=True)
 
     def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> int | None:
-        """The round of the generation from which `round_number` starts; None where there never was one.
+        """The round of the generation from which `round_number` starts; None if there never was one.
 
         Args:
-            trained: the last round whose training the server took from this client (0: none).
-            going_back: delete the generations of that round or later: the server went back, and so must the client.
-                An evaluation deletes nothing: its message may come late, after the training of its round.
+            trained: the last round in which the server accepted this client's training (0: none).
+            going_back: delete the generations of that round or later, because the server went back. An evaluation
+                deletes nothing: its message may arrive late, after the next training.
 
         Raises:
-            StoreError: the server went back further than the generations reach (they are left as they are), or the
-                state that the server has seen is lost.
+            StoreError: the server went back further than the generations (which are left unchanged), or a state that
+                the server knows is lost.
         """
         paths = self._paths()
         later_paths = [path for path in paths if _read_round(path) >= round_number]
@@ -183,11 +183,12 @@ class Store:
         return newest
 
     def generations(self) -> list[int]:
-        """The rounds of all generations, the newest first."""
+        """The rounds of all generations, newest first."""
         return sorted(map(_read_round, self._paths()), reverse=True)
 
     def save(self, round_number: int, state: ClientState) -> None:
-        """Write the generation of `round_number`; older ones beyond the second go, and what killed processes left."""
+        """Write the generation of `round_number`; remove all but the two newest, and temporary files of killed
+        processes."""
         for name in self._names():
             if name.endswith(".tmp"):
                 (self.folder / name).unlink(missing_ok=True)
@@ -199,8 +200,8 @@ class Store:
         """Fill a freshly built state from the generation of `round_number`.
 
         Raises:
-            StoreError: the file is damaged, or holds another model. Going on from an older generation unasked would
-                give other figures than the run promises.
+            StoreError: the file is damaged or holds another model. Continuing from an older generation unasked would
+                change the run's metrics.
         """
         path = self._path(round_number)
         tensors = _read(path, "restore it from a copy, or start a new run.", exact_on(device))
@@ -226,12 +227,12 @@ class Store:
         )
 
     def save_named(self, name: str, payload: Payload, numbers: Mapping[str, float] = NO_NUMBERS) -> None:
-        """Keep parts of messages, and numbers, under a name of their own, beside the state."""
+        """Store parts of messages and numbers in a file of this name, beside the state."""
         scalars = {key: torch.tensor(number, dtype=torch.float64) for key, number in numbers.items()}
         self._write(self._named(name), to_tensors(payload) | scalars)
 
     def load_named(self, name: str, remedy: str = FROM_A_COPY) -> tuple[Payload, dict[str, float]] | None:
-        """What `save_named` kept; None where none ever came.
+        """Load what `save_named` stored; None if there is no such file.
 
         Raises:
             StoreError: the file is damaged.
@@ -248,18 +249,18 @@ class Store:
             raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
 
     def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:
-        """Keep what the server sent last; training reads it back where a method sends `once`.
+        """Store the last download; training reads it if the method sends it only once.
 
-        Of such a method what came before stays, too: an evaluation brings what its round has made, and a server that is
-        killed then does that round again from what the one before has made.
+        For such a method the previous download is stored as well: an evaluation brings the download of its round, and a
+        server that is killed then repeats that round from the previous one.
 
         Args:
-            source_round: the round that made it.
+            source_round: the round that made the download.
         """
         numbers = {f"{CONSTANT}{name}": value for name, value in constants.items()}
         if source_round:
             numbers[MADE] = source_round
-            # a damaged one is of no use to anybody
+            # a damaged file is useless
             with suppress(StoreError):
                 before = self.load_named(RECEIVED, AGAIN)
                 if before is not None and before[1].get(MADE) != source_round:
@@ -267,7 +268,7 @@ class Store:
         self.save_named(RECEIVED, payload, numbers)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
-        """What `save_received` kept: the payload, None if none ever came, and the constants.
+        """Load what `save_received` stored: the payload (None if there was none) and the constants.
 
         Raises:
             StoreError: the file is damaged.
@@ -276,10 +277,10 @@ class Store:
         return payload, {name.removeprefix(CONSTANT): number for name, number in numbers.items() if name != MADE}
 
     def load_held(self, source_round: int) -> Payload:
-        """What was kept of the downloads that this round made.
+        """Load the stored download that this round made.
 
         Raises:
-            StoreError: the file is lost, damaged or of another round; the server then sends it again.
+            StoreError: the file is lost, damaged or from another round; the server then sends the download again.
         """
         for name in (RECEIVED, RECEIVED_BEFORE):
             stored = self.load_named(name, AGAIN)
@@ -291,8 +292,8 @@ class Store:
         )
 
     def load_pool(self) -> tuple[float, Payload | None]:
-        """What the rules `encoder` and `pool` were judged by last: `ClientState.pool_weight` and `ClientState.space`;
-        equal weights and None where no evaluation kept it. Prediction alone reads it: each evaluation chooses its own.
+        """Load `ClientState.pool_weight` and `ClientState.space` from the last evaluation, for the rules `encoder` and
+        `pool`; equal weights and None without one. Only prediction reads them, since each evaluation makes its own.
 
         Raises:
             StoreError: the file is damaged.
@@ -305,13 +306,13 @@ class Store:
         self.save_named(POOL, space or {}, {WEIGHT: weight})
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Write client.json once: what prediction needs to know beside the tensors."""
+        """Write client.json once: what prediction needs besides the tensors."""
         path = self.folder / "client.json"
         if not path.exists():
             self._replace(path, lambda temporary: temporary.write_text(json.dumps(description, indent=2) + "\n"))
 
     def description(self) -> dict[str, Any]:
-        """What `describe` wrote.
+        """Read what `describe` wrote.
 
         Raises:
             StoreError: there is none, or it is damaged.
@@ -326,17 +327,17 @@ class Store:
         return description
 
     def _paths(self) -> list[Path]:
-        """The generations' files; copies that somebody made beside them are none."""
+        """The files of the generations; copies that a user made do not count."""
         return [self.folder / name for name in self._names() if GENERATION.fullmatch(name)]
 
     def _names(self) -> list[str]:
-        """Of all that lies in the folder.
+        """The names of all files in the folder.
 
         Raises:
             StoreError: it cannot be read.
         """
         try:
-            # a pattern of pathlib's takes several times as long, and finds nothing where it may not look
+            # pathlib's glob is several times slower, and finds nothing in an unreadable folder
             return os.listdir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -356,7 +357,7 @@ class Store:
         self._replace(path, lambda temporary: write_tensors(temporary, tensors, {NAME: path.stem}))
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Whole or not at all.
+        """Write a file completely or not at all.
 
         Raises:
             StoreError: the folder cannot be written.

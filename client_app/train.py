@@ -1,4 +1,4 @@
-"""The one training loop of all methods: an Objective says what to minimise, phase by phase."""
+"""The training loop of all methods: an Objective defines what to minimise, phase by phase."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from protosphere.strategies.contract import Batch, ClientState, Loss, Objective,
 from protosphere.strategies.user_method import checked_loss, checked_phases
 from protosphere.wire.payloads import TrainingFigures
 
-MADE_READY = 2**20  # values of a client's training rows: 4 MB
+MADE_READY = 2**20  # values of a client's training samples: 4 MB
 
 
 def train(
@@ -32,18 +32,18 @@ def train(
     round_number: int,
     measures: bool = True,
 ) -> TrainingFigures:
-    """Train in place, then measure the local prototypes, or take those that training met.
+    """Train in place, then measure the local prototypes, or use those accumulated during training.
 
     Args:
-        stream: names the client's random stream of this round (protosphere.core.seeds).
-        measures: whether anybody reads the prototypes before the next training.
+        stream: the name of the client's random stream in this round (protosphere.core.seeds).
+        measures: whether the prototypes are read before the next training.
 
     Raises:
-        DivergenceError: the state is spoilt then and must not be kept.
+        DivergenceError: the state is then unusable and must not be stored.
     """
     began = time.perf_counter()
     sums: dict[str, Tensor] = {}
-    steps: dict[str, int] = {}  # by part of the loss: a phase may have its own
+    steps: dict[str, int] = {}  # by term of the loss: a phase may have its own terms
     ratio: Tensor | None = None
     num_steps = 0
     phases: list[Phase] = []
@@ -74,7 +74,7 @@ def train(
                 loss.total.backward()
                 optimiser.step()
                 num_steps += 1
-                # what is trained on other rows has a figure of its own
+                # training on other samples has a metric of its own
                 total = "loss" if phase.rows is None else f"{phase.name}-loss"
                 for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
@@ -88,7 +88,7 @@ def train(
     elif measures:
         measure(objective, state, data)
     else:
-        # those of an earlier model would be wrong
+        # prototypes of an earlier model would be wrong
         state.prototypes = state.covariance = state.features = None
         refuse_spoilt(objective, state, data)
     return TrainingFigures(
@@ -103,12 +103,12 @@ def train(
 
 
 def evaluation_follows(settings: Settings, round_number: int) -> bool:
-    """Whether clients are evaluated as this round leaves them, if their server keeps to the run's settings."""
+    """Whether clients are evaluated after this round, by the run's settings."""
     return round_number % settings.evaluate_every == 0 or round_number >= settings.rounds
 
 
 class _Met:
-    """The features of a round's batches, summed by class as they come: the prototypes of FedProto's own code."""
+    """The features of a round's batches, summed by class during training: the prototypes of FedProto's own code."""
 
     def __init__(self, objective: Objective, data: ClientData):
         labels = data.train.labels
@@ -118,13 +118,14 @@ class _Met:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """z (b, d) of a batch."""
-        # a product and no scattered sum: the same to the bit on every device
+        # a matrix product instead of a scatter: bit-identical on every device
         hot = one_hot(labels, len(self._rows)).to(self._sums.dtype)
         self._sums += hot.T @ features.detach().to(self._sums.dtype)
         self._rows += hot.sum(dim=0)
 
     def leave(self, state: ClientState) -> None:
-        """Prototypes of the classes met, with the counts of the rows; without the covariance of one model."""
+        """Set the prototypes of all classes in the batches, with sample counts; there is no covariance of a single
+        model."""
         labels = self._rows.nonzero().flatten()
         prototypes = PrototypeSet(labels, self._sums[labels] / self._rows[labels].unsqueeze(1), self._counts[labels])
         state.prototypes = prototypes.to(device=exact_on(labels.device))
@@ -136,8 +137,8 @@ def _mean_norm(prototypes: PrototypeSet | None) -> float:
 
 
 def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
-    """Shuffled index batches of one epoch. A last batch of one joins the batch before it, since batch
-    normalisation cannot train on one row; a client's only row comes twice."""
+    """Shuffled index batches of one epoch. A last batch of one sample joins the previous batch, since batch
+    normalisation cannot train on one sample; a client's only sample is used twice."""
     permutation = torch.randperm(rows, generator=order).to(device)
     if rows == 1:
         permutation = permutation.repeat(2)
@@ -148,7 +149,7 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
 
 
 def _transform_rows(data: ClientData) -> Tensor | None:
-    """A few rows as the model sees them, once and not in every batch; None of many."""
+    """Transform few samples once instead of in every batch; None if there are many."""
     return data.transform(data.train.inputs) if data.train.inputs.numel() <= MADE_READY else None
 
 
@@ -159,7 +160,7 @@ def _make_batch(
         return Batch(phase.rows[0][index], phase.rows[1][index])
     if ready is not None:
         rows = ready[index]
-        # rows taken of images of one channel are no longer in the transform's layout
+        # indexing images with one channel loses the transform's memory layout
         rows = rows.to(memory_format=torch.channels_last) if rows.dim() == 4 else rows
         return Batch(rows, data.train.labels[index])
     inputs = data.train.inputs[index]
@@ -168,7 +169,7 @@ def _make_batch(
 
 
 def optimiser_of(objective: Objective, state: ClientState, phase: Phase) -> torch.optim.Optimizer:
-    """What a phase is trained with, as the last round left it where its state is kept."""
+    """The optimiser of a phase, with its state from the last round if that is stored."""
     settings = objective.settings
     if phase.optimiser is not None:
         optimiser = phase.optimiser(phase.parameters)
@@ -184,23 +185,24 @@ def optimiser_of(objective: Objective, state: ClientState, phase: Phase) -> torc
 
 
 def _gradient_ratio(loss: Loss) -> Tensor | None:
-    """Norm of the gradient on z of what the method adds, over the cross-entropy's own; None if it adds nothing."""
+    """Norm of the gradient of the method's own terms on z, relative to that of the cross-entropy; None without such
+    terms."""
     if len(loss.parts) == 1:
         return None
     plain = loss.parts["cross-entropy"]
     (plain_gradient,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
     (added_gradient,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
-    # float64, since a cross-entropy may be left without a gradient that float32 can hold
+    # float64, since the gradient of a cross-entropy may be too small for float32
     device = exact_on(loss.features.device)
     added_norm, plain_norm = (gradient.to(device).double().norm() for gradient in (added_gradient, plain_gradient))
     return added_norm / plain_norm.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: int, state: ClientState) -> None:
-    """One look an epoch: a look a batch would make the device wait."""
+    """Check once per epoch: a check per batch would make the device wait."""
     for name, total in sums.items():
         if not math.isfinite(float(total)):
-            # targets that somebody else has spoilt look like a learning rate that is too high
+            # bad targets from other clients would look like a learning rate that is too high
             lengths = (
                 f"of length {_mean_norm(state.targets):.3g}, its own prototypes of {_mean_norm(state.prototypes):.3g}"
             )
@@ -213,8 +215,8 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: i
 
 
 def stop_if_spoilt(tensors: Mapping[str, Tensor], phases: list[Phase]) -> None:
-    """The last step's loss is that of the model before the step, which itself may have ruined the model."""
-    # what is not finite makes its sum so; a sum that is too large alone is looked into
+    """Check the model after the last step: the loss of that step belongs to the model before it."""
+    # a value that is not finite makes the sum not finite; if only the sum overflows, all values are checked
     sums = [t.sum().abs() if t.is_complex() else t.sum(dtype=torch.float32) for t in tensors.values()]
     if bool(torch.stack([total.to(torch.float32) for total in sums]).isfinite().all()):
         return
@@ -226,5 +228,5 @@ def stop_if_spoilt(tensors: Mapping[str, Tensor], phases: list[Phase]) -> None:
 
 
 def _list_rates(phases: list[Phase]) -> str:
-    """The learning rates that may have been too high: weights may be huge and finite when a later phase takes them."""
+    """The learning rates that may have been too high: a later phase may start from weights that are huge but finite."""
     return " or ".join(f"`{rate}`" for rate in dict.fromkeys(phase.rate for phase in phases))
