@@ -1,6 +1,6 @@
 """The rules without an exchange in a public encoder's space, `encoder-local` and `pool-local`, of every method."""
 
-import functools
+from functools import cache, partial
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
-from protosphere.strategies.encoder_space import choose_weight
+from protosphere.strategies.encoder_space import choose_weight, opinion_pool
 from tests.client_app.restored import restored
 
 QUICK = {"models": "tiny_perceptron", "feature-dim": 10, "max-samples": 300, "rounds": 2, "device": "cpu", "clients": 3}
@@ -37,13 +37,13 @@ def evaluations(of_run):
     return [{client: figures["evaluation"] for client, figures in line["clients"].items()} for line in of_run]
 
 
-@functools.cache
+@cache
 def once(strategy, encoder="random"):
     """The lines of a run that several tests look at."""
     return lines({"strategy": strategy, "encoder": encoder})[0]
 
 
-@pytest.mark.parametrize("strategy", ["fedproto", "local", "fedavg", "gfpl", "protosphere"])
+@pytest.mark.parametrize("strategy", ["fedproto", "local", "gfpl", "protosphere"])
 def test_where_an_encoder_is_named_or_the_method_has_one_every_method_reports_both(strategy):
     for figures in evaluations(once(strategy, "" if strategy == "protosphere" else "random"))[1:]:
         assert all(shares.keys() >= LOCAL for shares in figures.values())
@@ -67,6 +67,7 @@ def test_an_encoder_changes_nothing_else_of_a_run():
 
 
 def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times_its_models_probabilities():
+    """The discriminant, the pool and its weight are held against other computations in tests of their own."""
     _, folder = lines({"strategy": "fedproto", "encoder": "random", "validation-share": 0.2})
     last = RunFolder(folder).lines()[-1]["clients"]
     for partition in range(CLIENTS):
@@ -78,27 +79,18 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
         def directions_of(rows, data=data, encoder=encoder):
             return normalize(encoder(data.transform.plain(rows.inputs)).double(), dim=1)
 
-        parts = directions_of(data.train), data.train.labels, 10, directions_of(data.validation), data.validation.labels
-        own = own_discriminant(*parts)
-        counts = torch.bincount(data.train.labels, minlength=10).double()
+        splits = {rows: directions_of(rows) for rows in (data.train, data.validation, data.test)}
+        labels = data.train.labels
+        own = own_discriminant(splits[data.train], labels, 10, splits[data.validation], data.validation.labels)
 
-        def posteriors(rows, vectors, data=data, state=state, own=own, counts=counts):
+        def pool_of(rows, data=data, state=state, own=own, splits=splits):
             with torch.no_grad():
-                of_model = state.module(data.transform(rows.inputs)).double().softmax(dim=1)
-            scores = own.class_scores(vectors)
-            scores = torch.where(scores.isinf(), scores.masked_fill(scores.isinf(), torch.inf).amin(1, True), scores)
-            return of_model, (scores + ((counts + 0.1) / (counts.sum() + 1)).log()).softmax(dim=1)
+                logits = state.module(data.transform(rows.inputs))
+            counts = torch.bincount(data.train.labels, minlength=10).double()
+            return partial(opinion_pool, logits, own.class_scores(splits[rows]), counts)
 
-        validation = posteriors(data.validation, parts[3])
-
-        def pool(weight, pair=validation):
-            return (pair[0] ** (1 - weight) * pair[1] ** weight).log()
-
-        asked = directions_of(data.test)
-        of_model, of_space = posteriors(data.test, asked)
-        weight = choose_weight(pool, data.validation.labels)
-        pooled = of_model ** (1 - weight) * of_space**weight
-        expected = {"encoder-local": own.scores(asked), "pool-local": pooled}
+        weight = choose_weight(pool_of(data.validation), data.validation.labels)
+        expected = {"encoder-local": own.scores(splits[data.test]), "pool-local": pool_of(data.test)(weight)}
         for rule, rule_scores in expected.items():
             share = float((rule_scores.argmax(dim=1) == data.test.labels).double().mean())
             assert last[str(partition)]["evaluation"][rule][0] == pytest.approx(share)

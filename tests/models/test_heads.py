@@ -40,7 +40,7 @@ def test_features_are_the_arithmetic_written_out() -> None:
     assert torch.equal(model(x), model.classify(model.features(x)))
 
 
-@pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])
+@pytest.mark.parametrize("labels", [(0, 2), ()])
 def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labels: tuple[int, ...]) -> None:
     model = consensus().eval()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -90,13 +90,10 @@ def dual(seed: int = 0, activation: str = "linear") -> DualClassifierModel:
     return DualClassifierModel(model, simplex_etf(K, D, 7), seed)
 
 
-@pytest.mark.parametrize("activation", ["linear", "relu"])
-def test_both_classifiers_are_the_arithmetic_written_out(activation: str) -> None:
-    model, x = dual(activation=activation).eval(), images()
-    z = model.network.extractor(x)
-    z = z.clamp(min=0) if activation == "relu" else z
+def test_both_classifiers_are_the_arithmetic_written_out() -> None:
+    model, x = dual(activation="relu").eval(), images()
+    z = model.network.extractor(x).clamp(min=0)
     torch.testing.assert_close(model.features(x), z)
-    assert bool((z < 0).any()) == (activation == "linear")
     logits = z @ model.network.classifier.weight.T + model.network.classifier.bias
     torch.testing.assert_close(model.classify(z), logits)
     torch.testing.assert_close(model(x), logits)

@@ -106,6 +106,3 @@ def test_messages_that_flower_refuses_end_the_run(scripted):
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
     with pytest.raises(RunError, match="Flower took 0 of the 2 messages of round 5"):
         exchange(grid, messages, [0, 1], ReplyContext(5, (PROTOTYPES,), 4, 3, 1e6), min_replies=0, timeout=9)
-
-
-# --- sizes and order -----------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """FedPAGR against the paper written out: what the server refines, what a client trains and predicts with."""
 
-import math
 from dataclasses import asdict
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
+from protosphere.prototypes.losses import entropy_spread, prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import Batch, ClientState, Phase, as_state
@@ -93,7 +94,8 @@ def test_receiving_anchors_the_classifier(halves):
 
 
 @pytest.mark.parametrize("options", [{}, {"fedpagr.temperature": 0.7, "fedpagr.entropy-weight": 2.0}])
-def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
+def test_the_loss_is_the_papers(halves, options):
+    """Its terms are held against loops in tests/prototypes/test_losses.py."""
     objective, state = client_half(halves, options)
     with torch.no_grad():
         state.module.classifier.bias.copy_(torch.linspace(-1, 1, K))
@@ -102,24 +104,17 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
     batch = batch_of()
     loss = objective.loss(state, batch, Phase("train", []), 2)
     beta, weight = options.get("fedpagr.temperature", 0.1), options.get("fedpagr.entropy-weight", 0.1)
-    w, b = (p.detach().double() for p in (state.module.classifier.weight, state.module.classifier.bias))
-    p = prototypes(7).vectors.double().tolist()
-    local, contrast, spread = [], [], []
-    for z, label in zip(loss.features.double().detach(), batch.labels.tolist(), strict=True):
-        own = [float(w[c] @ z + b[c]) for c in range(K)]
-        local.append(math.log(sum(math.exp(value) for value in own)) - own[label])
-        logits = [sum(a * v for a, v in zip(z.tolist(), row, strict=True)) / beta for row in p]
-        total = math.log(sum(math.exp(value) for value in logits))
-        contrast.append(total - logits[label])
-        spread.append(sum(total - value for value in logits) / K)
+    z, given = loss.features, prototypes(7).on_sphere().table(K)
     expected = {
-        "cross-entropy": sum(local) / len(local),
-        "prototype-contrast": sum(contrast) / len(contrast),
-        "entropy-spread": sum(spread) / len(spread),
+        "cross-entropy": cross_entropy(state.module.classifier(z), batch.labels),
+        "prototype-contrast": prototype_contrast(z, batch.labels, *given, temperature=beta),
+        "entropy-spread": entropy_spread(z, *given, temperature=beta),
     }
-    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
+    assert loss.parts.keys() == expected.keys()
+    for name, part in expected.items():
+        torch.testing.assert_close(loss.parts[name], part)
     whole = expected["cross-entropy"] + expected["prototype-contrast"] + weight * expected["entropy-spread"]
-    assert loss.total.item() == pytest.approx(whole, rel=1e-5)
+    torch.testing.assert_close(loss.total, whole)
     torch.testing.assert_close(loss.features.norm(dim=1), torch.ones(len(batch.labels)))
 
 

@@ -1,14 +1,15 @@
-"""FedProc against a loop over samples: the curriculum by round, who gets which term, and that its length is fixed."""
+"""FedProc: the curriculum by round, who gets which term, and that its length is fixed."""
 
 import math
-import statistics
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from protosphere.core.errors import SettingError
 from protosphere.models import build
+from protosphere.prototypes.losses import prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from tests.payloads import lone, payload, payloads
@@ -38,86 +39,50 @@ def received(labels):
     return PrototypeSet(torch.tensor(labels), 0.3 * torch.randn(len(labels), D, generator=random))
 
 
-def log_softmax_at(logits, index):
-    return logits[index] - math.log(sum(math.exp(value) for value in logits.values()))
-
-
-def naive_terms(state, given, z, label, temperature):
-    """A sample's cross-entropy, and its contrast against the directions that came; None without its prototype."""
-    module = state.module
-    w, b = module.classifier.weight.detach().double().tolist(), module.classifier.bias.detach().tolist()
-    own = {c: sum(x * y for x, y in zip(w[c], z, strict=True)) + b[c] for c in range(K)}
-    plain, labels = -log_softmax_at(own, label), given.labels.tolist()
-    if label not in labels:
-        return plain, None
-    cosines = {}
-    for c, vector in zip(labels, given.vectors.double().tolist(), strict=True):
-        length = math.sqrt(sum(value * value for value in vector))
-        cosines[c] = sum(x * y for x, y in zip(vector, z, strict=True)) / length / temperature
-    return plain, -log_softmax_at(cosines, label)
-
-
 # --- the loss -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("round_number", "held"), [(1, (0, 3)), (2, (0, 1, 2, 3, 4)), (8, (0, 3)), (8, (2,))])
 @pytest.mark.parametrize("options", [{}, {"fedproc.temperature": 0.07}], ids=["paper", "sharp"])
-def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number, options, held):
-    """alpha_t = t / T with t = 0 in round 1; cross-entropy with weight 1 for a sample without a prototype."""
-    given, labels = received(held), [0, 1, 2, 3, 4, 0, 1, 2, 2, 4, 3]
+def test_the_loss_is_the_curriculum(halves, round_number, options, held):
+    """alpha_t = t / T with t = 0 in round 1; cross-entropy with weight 1 for a sample without a prototype. The contrast
+    is held against loops in tests/prototypes/test_losses.py."""
+    given, batch = received(held), batch_of([0, 1, 2, 3, 4, 0, 1, 2, 2, 4, 3])
     objective, state = client_half(halves, options | {"rounds": 8}, given)
-    loss = objective.loss(state, batch_of(labels), Phase("train", []), round_number)
-    alpha, total, plains, contrasts = (round_number - 1) / 8, [], [], []
-    for z, label in zip(loss.features.detach().double().tolist(), labels, strict=True):
-        plain, contrast = naive_terms(state, given, z, label, options.get("fedproc.temperature", 0.5))
-        plains.append(plain)
-        contrasts += [] if contrast is None else [contrast]
-        total.append(plain if contrast is None else alpha * plain + (1 - alpha) * contrast)
-    assert loss.total.item() == pytest.approx(statistics.mean(total), rel=1e-5)
-    expected = {"cross-entropy": statistics.mean(plains), "prototype-contrast": statistics.mean(contrasts)}
-    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
+    loss = objective.loss(state, batch, Phase("train", []), round_number)
+
+    z, directions = loss.features, given.on_sphere().table(K)
+    plain = cross_entropy(state.module.classifier(z), batch.labels, reduction="none")
+    contrast = prototype_contrast(z, batch.labels, *directions, options.get("fedproc.temperature", 0.5), "none")
+    alpha, covered = (round_number - 1) / 8, torch.isin(batch.labels, given.labels)
+    total = torch.where(covered, alpha * plain + (1 - alpha) * contrast, plain)
+
+    torch.testing.assert_close(loss.total, total.mean())
+    assert loss.parts.keys() == {"cross-entropy", "prototype-contrast"}
+    torch.testing.assert_close(loss.parts["cross-entropy"], plain.mean())
+    torch.testing.assert_close(loss.parts["prototype-contrast"], contrast[covered].mean())
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
 
 
-def short(labels, rng, length=None):
-    """Prototypes of these lengths, else of lengths from 0.1 to 0.9."""
-    vectors = rng.standard_normal((len(labels), D))
-    lengths = rng.uniform(0.1, 0.9, (len(labels), 1)) if length is None else length
-    vectors *= lengths / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return PrototypeSet(torch.tensor(labels), torch.from_numpy(vectors).float())
-
-
-def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
-    """Of means of unit vectors, which are no longer than 1."""
+def test_the_server_takes_means_to_which_no_upload_counts_longer_than_1(halves):
+    """Row by row: what is no longer, a zero vector too, counts as it came. No mean of unit vectors is longer."""
     strategy = halves(FEDPROC, K, D).server
-    assert not strategy.begin().downloads
-    rng = np.random.default_rng(3)
-    held = {1: {0: (0, 1), 1: (1, 2), 2: (1,)}, 2: {0: (0, 2), 3: (0,)}}
-    state, expected = {}, {}
-    for number, of_client in held.items():
-        sets = {p: short(labels, rng) for p, labels in of_client.items()}
-        outcome = strategy.aggregate(payloads(sets), state, number)
-        for label in {label for labels in of_client.values() for label in labels}:
-            rows = [s.vectors[s.labels.tolist().index(label)].tolist() for s in sets.values() if label in s.labels]
-            expected[label] = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        state, download = outcome.state, lone(outcome.downloads[EVERYONE])
-        assert download.labels.tolist() == [0, 1, 2]
-        np.testing.assert_allclose(download.vectors, [expected[label] for label in (0, 1, 2)], rtol=1e-6, atol=1e-7)
-
-
-def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_1(halves):
-    """Row by row: what is no longer, a zero vector too, is taken as it came, and nobody's upload is changed."""
-    strategy, rng = halves(FEDPROC, K, D).server, np.random.default_rng(7)
-    sent = short((0, 1, 2, 3), rng).vectors
-    sent[1] = 40 * sent[1] / sent[1].norm()
+    random = torch.Generator().manual_seed(7)
+    sent = 0.9 * torch.nn.functional.normalize(torch.randn(4, D, generator=random), dim=1)
+    sent[1] *= 40
     sent[2] = 0
-    sent[3] = 0.5 * sent[3] / sent[3].norm()
-    upload = PrototypeSet(torch.tensor([0, 1, 2, 3]), sent.clone())
-    found = lone(strategy.aggregate(payloads({4: upload}), {}, 1).downloads[EVERYONE])
-    assert torch.equal(found.vectors[[0, 2, 3]], sent[[0, 2, 3]])
-    np.testing.assert_allclose(found.vectors[1], sent[1].double() / math.dist(sent[1].tolist(), [0.0] * D), rtol=1e-6)
+    upload, other = PrototypeSet(torch.arange(4), sent.clone()), PrototypeSet(torch.tensor([1, 3]), 0.5 * sent[[3, 0]])
+
+    found = lone(strategy.aggregate(payloads({4: upload, 6: other}), {}, 1).downloads[EVERYONE])
+
+    assert not strategy.begin().downloads
+    within = sent.double()
+    within[1] /= within[1].norm()
+    expected = [within[0], (within[1] + other.vectors[0]) / 2, within[2], (within[3] + other.vectors[1]) / 2]
+    torch.testing.assert_close(found.vectors.double(), torch.stack(expected), rtol=1e-6, atol=1e-7)
+    # nobody's upload is changed
     assert torch.equal(upload.vectors, sent)
 
 

@@ -36,6 +36,15 @@ def test_the_mean_is_the_one_that_is_named_and_a_class_nobody_reports_keeps_its_
     assert not any(torch.equal(old.vectors, other) for other in others)
 
 
+@pytest.mark.parametrize("strategy", ["fedproc", "tinyproto-fp"])
+def test_a_class_that_nobody_reports_keeps_its_prototype_with_means_of_other_methods_too(halves, strategy):
+    server = halves({"strategy": strategy}, K, D).server
+    first = server.aggregate(payloads(uploads(0)), {}, 1)
+    second = server.aggregate(payloads(uploads(1, leave_out=(2, 4))), first.state, 2)
+    old, new = (lone(outcome.downloads[EVERYONE]).vectors for outcome in (first, second))
+    assert [torch.equal(new[label], old[label]) for label in range(5)] == [False, False, True, False, True]
+
+
 # the setting, and its default
 GAMMA = {
     "fedproto": ("fedproto.gamma", 1.0),

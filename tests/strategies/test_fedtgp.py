@@ -1,4 +1,4 @@
-"""FedTGP against the paper written out: a network of the same weights, loops over batches, rows and classes."""
+"""FedTGP against the paper written out: a network of the same weights, trained by a loop over batches."""
 
 import math
 
@@ -8,14 +8,13 @@ import torch
 
 from protosphere.core.seeds import derive, generator
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.trainable import TrainablePrototypes
+from protosphere.prototypes.trainable import TrainablePrototypes, adaptive_margin, contrastive_loss
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import lone, payloads
 from tests.strategies.sets import class_means, in_part, same_state
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
-PARTS = ("embedding.weight", "network.0.weight", "network.0.bias", "network.2.weight", "network.2.bias")
 
 
 def uploads(seed=0, classes=(0, 1, 2, 4)):
@@ -27,83 +26,59 @@ def strategy_of(halves, settings=None, num_classes=K):
     return halves(QUICK | (settings or {}), num_classes, D).server
 
 
-def output(weights, label):
-    """P_j: an embedding through Linear -> ReLU -> Linear."""
-    embedding, first, first_bias, second, second_bias = weights
-    return second @ torch.clamp(first @ embedding[label] + first_bias, min=0) + second_bias
+def rows_of(sets):
+    vectors = torch.cat([each.vectors for each in sets.values()]).double()
+    return vectors, torch.cat([each.labels for each in sets.values()])
 
 
-def class_mean(sets, label):
-    rows = [s.vectors[s.labels.tolist().index(label)].double() for s in sets.values() if label in s.labels.tolist()]
-    return sum(rows) / len(rows)
-
-
-def naive_margin(sets, limit):
-    labels = sorted({label for s in sets.values() for label in s.labels.tolist()})
-    means = {label: class_mean(sets, label) for label in labels}
-    gaps = [min((float((means[j] - means[k]).norm()) for k in labels if k != j), default=math.inf) for j in labels]
-    return min(max(gaps), limit)
-
-
-def naive_loss(weights, rows, present, margin):
-    """Mean over rows of -log softmax(-(D + margin onehot))[label], over the classes in `present`."""
-    prototypes = {label: output(weights, label) for label in present}
-    total = 0.0
-    for vector, own in rows:
-        logits = {k: -(((vector - p) ** 2).sum().sqrt() + (margin if k == own else 0.0)) for k, p in prototypes.items()}
-        total = total + torch.stack([*logits.values()]).logsumexp(0) - logits[own]
-    return total / len(rows)
-
-
-def naive_round(weights, sets, present, server_round, settings, buffers=None):
-    """Epochs of SGD in float64; gives (weights, momentum buffers, the last epoch's mean loss)."""
-    weights = [w.double().clone().requires_grad_() for w in weights]
-    rows = [(v.double(), int(label)) for s in sets.values() for v, label in zip(s.vectors, s.labels, strict=True)]
-    margin = naive_margin(sets, settings.get("fedtgp.margin", 100.0))
-    draws = generator(settings.get("seed", 0), "round", server_round, "fedtgp")
-    momentum, size = settings.get("fedtgp.server-momentum", 0.0), settings["fedtgp.server-batch-size"]
-    for _ in range(settings["fedtgp.server-epochs"]):
-        order, losses = torch.randperm(len(rows), generator=draws).tolist(), []
-        for start in range(0, len(rows), size):
-            batch = [rows[index] for index in order[start : start + size]]
-            loss = naive_loss(weights, batch, present, margin)
-            gradients = torch.autograd.grad(loss, weights)
-            buffers = [
-                g if b is None else momentum * b + g for g, b in zip(gradients, buffers or [None] * 5, strict=True)
-            ]
-            weights = [(w - 0.01 * b).detach().requires_grad_() for w, b in zip(weights, buffers, strict=True)]
-            losses.append(float(loss.detach()) * len(batch))
-    return [w.detach() for w in weights], buffers, sum(losses) / len(rows)
+def test_prototypes_are_an_embedding_through_two_layers():
+    module = TrainablePrototypes(K, D, 3)
+    first, _, second = module.network
+    expected = second(torch.relu(first(module.embedding.weight)))
+    torch.testing.assert_close(module(), expected)
 
 
 @pytest.mark.parametrize(
     "extra", [{"fedtgp.server-momentum": 0.9}, {"fedtgp.margin": 0.5, "seed": 3, "fedtgp.server-batch-size": 32}]
 )
-def test_two_rounds_are_the_papers_written_out(halves, extra):
-    settings = QUICK | extra
-    start = TrainablePrototypes(K, D, derive(settings.get("seed", 0), "fedtgp")).state_dict()
-    weights, buffers = [start[name] for name in PARTS], None
-    strategy, state, present = strategy_of(halves, extra), {}, set()
+def test_two_rounds_are_sgd_on_the_contrast_written_out(halves, extra):
+    """Loss and margin are held against loops in tests/prototypes/test_trainable.py."""
+    settings = {"fedtgp.margin": 100.0, "fedtgp.server-momentum": 0.0, "seed": 0} | QUICK | extra
+    size, seed = settings["fedtgp.server-batch-size"], settings["seed"]
+    module = TrainablePrototypes(K, D, derive(seed, "fedtgp")).double()
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=settings["fedtgp.server-momentum"])
+    strategy, state, present = strategy_of(halves, extra), {}, torch.zeros(K, dtype=torch.bool)
     for server_round, classes in ((1, (0, 1, 2)), (2, (0, 2, 4))):
         sets = uploads(server_round, classes=classes)
         before = {name: tensor.clone() for name, tensor in state.items()}
         outcome = strategy.aggregate(payloads(sets), state, server_round)
         assert same_state(state, before), "a round that fails is tried again from it"
-        present |= set(classes)
-        weights, buffers, loss = naive_round(weights, sets, sorted(present), server_round, settings, buffers)
         download, state = lone(outcome.downloads[EVERYONE]), outcome.state
+
+        present[list(classes)] = True
+        vectors, labels = rows_of(sets)
+        means = [vectors[labels == label].mean(dim=0) for label in classes]
+        margin = adaptive_margin(torch.stack(means), settings["fedtgp.margin"])
+        draws = generator(seed, "round", server_round, "fedtgp")
+        for _ in range(settings["fedtgp.server-epochs"]):
+            total = 0.0
+            for batch in torch.randperm(len(labels), generator=draws).split(size):
+                loss = contrastive_loss(vectors[batch], labels[batch], module(), margin, present)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                total += float(loss.detach()) * len(batch)
+
         assert set(outcome.downloads) == {EVERYONE}
-        assert download.labels.tolist() == sorted(present)
+        assert download.labels.tolist() == present.nonzero().flatten().tolist()
         assert download.vectors.dtype == torch.float32
-        expected = torch.stack([output(weights, label) for label in sorted(present)])
-        np.testing.assert_allclose(download.vectors, expected, rtol=0, atol=2e-5)
-        for name, value in zip(PARTS, weights, strict=True):
+        np.testing.assert_allclose(download.vectors, module()[present].detach(), rtol=0, atol=2e-5)
+        for name, value in module.state_dict().items():
             np.testing.assert_allclose(state[f"module/{name}"], value, rtol=0, atol=2e-5)
-        margin = naive_margin(sets, settings.get("fedtgp.margin", 100.0))
         assert outcome.figures["margin"] == pytest.approx(margin, rel=1e-6)
-        collapsed = math.log(1 + (len(present) - 1) * math.exp(margin))
+        collapsed = math.log(1 + (int(present.sum()) - 1) * math.exp(margin))
         assert outcome.figures["collapsed_loss"] == pytest.approx(collapsed, rel=1e-6)
-        assert outcome.figures["contrastive_loss"] == pytest.approx(loss, rel=1e-5)
+        assert outcome.figures["contrastive_loss"] == pytest.approx(total / len(labels), rel=1e-5)
 
 
 def test_a_round_of_empty_uploads_trains_nothing(halves):

@@ -1,7 +1,6 @@
 """GFPL against the paper written out: the loss, what goes up and when, what retraining moves, what the server fuses and
 keeps, what is told before round 1."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
+from protosphere.prototypes.losses import dot_regression
 from protosphere.prototypes.mixture import sample
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
@@ -39,39 +39,28 @@ def batch_of(seed=0, rows=11):
 # --- the loss -----------------------------------------------------------------------------------------------------
 
 
-def by_hand(module, rows, labels, weight, plain_weight=1.0):
-    """Eq. 13 in plain floats: means over the samples of CE and of the half squared distance of h z_y from 1."""
-    w, b = (p.detach().double() for p in module.classifier.parameters())
-    p, c = (p.detach().double() for p in module.projection.parameters())
-    plain, dots = [], []
-    for z, label in zip(rows.detach().double(), labels.tolist(), strict=True):
-        logits = [float(w[k] @ z + b[k]) for k in range(K)]
-        plain.append(math.log(sum(math.exp(value) for value in logits)) - logits[label])
-        h = [float(p[k] @ z + c[k]) for k in range(D)]
-        length = math.sqrt(sum(value * value for value in h))
-        product = sum(a / length * e for a, e in zip(h, module.frame[label].double().tolist(), strict=True))
-        dots.append((product - 1) ** 2 / 2)
-    means = sum(plain) / len(plain), sum(dots) / len(dots)
-    return {"cross-entropy": means[0], "dot-regression": means[1]}, plain_weight * means[0] + weight * means[1]
-
-
 @pytest.mark.parametrize("phase", ["train", "retrain"])
 @pytest.mark.parametrize(("weight", "plain_weight"), [(0.3, 1.0), (2.0, 0.0)])
-def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, plain_weight, phase):
-    """On pseudo-features it is the same without the extractor."""
+def test_the_loss_is_the_papers(halves, weight, plain_weight, phase):
+    """Eq. 13, and on pseudo-features the same without the extractor. The dot regression is held against loops in
+    tests/prototypes/test_losses.py."""
     settings = {"gfpl.dot-weight": weight, "gfpl.cross-entropy-weight": plain_weight}
     objective, state = client_half(halves, settings)
-    batch = batch_of()
-    z = state.module.network.extractor(batch.inputs)
+    batch, module = batch_of(), state.module
+    z = module.network.extractor(batch.inputs)
     given = batch if phase == "train" else Batch(z.detach(), batch.labels)
     loss = objective.loss(state, given, Phase(phase, []), 2)
-    parts, total = by_hand(state.module, z, batch.labels, weight, plain_weight)
-    named = {f"{'retrain-' if phase == 'retrain' else ''}{name}": value for name, value in parts.items()}
-    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(named, rel=1e-5)
-    assert loss.total.item() == pytest.approx(total, rel=1e-5)
+
+    h = torch.nn.functional.normalize(module.projection(z), dim=1)
+    plain = cross_entropy(module.classifier(z), batch.labels)
+    dot = dot_regression(h, batch.labels, module.frame)
+    prefix = "retrain-" if phase == "retrain" else ""
+    assert loss.parts.keys() == {f"{prefix}cross-entropy", f"{prefix}dot-regression"}
+    torch.testing.assert_close(loss.parts[f"{prefix}cross-entropy"], plain)
+    torch.testing.assert_close(loss.parts[f"{prefix}dot-regression"], dot)
+    torch.testing.assert_close(loss.total, plain_weight * plain + weight * dot)
     torch.testing.assert_close(loss.features, z)
-    h = torch.nn.functional.normalize(state.module.projection(z), dim=1)
-    torch.testing.assert_close(objective.scores(state, z)["etf"], h @ state.module.frame.T)
+    torch.testing.assert_close(objective.scores(state, z)["etf"], h @ module.frame.T)
 
 
 # --- what goes up -------------------------------------------------------------------------------------------------

@@ -259,11 +259,3 @@ def test_the_server_believes_norms_by_the_samples_of_a_client_that_sends_sums():
         # by mu alone do clients multiply what comes, and FedTGP's server has done so itself
         assert [part.factor for part in run.exchange.down] == ["mu" if scaling else ""]
     assert read_settings(known_settings() | {"strategy": "tinyproto-ft"}).exchange.down[0].factor == ""
-
-
-def test_fp_keeps_a_class_that_nobody_reports(halves):
-    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).server
-    first = strategy.aggregate(payloads(local_prototypes(0)), {}, 1)
-    second = strategy.aggregate(payloads({1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}), first.state, 2)
-    old, new = (lone(outcome.downloads[EVERYONE]).vectors for outcome in (first, second))
-    assert [torch.equal(new[row], old[row]) for row in range(4)] == [False, True, False, True]
