@@ -12,7 +12,7 @@ from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
 from tests.strategies.needs import ASKED
 
-K, D, N = 4, 5, 400
+K, D, N = 4, 5, 160
 
 
 def samples(seed=0, n=N, classes=K, dim=D):
@@ -36,7 +36,7 @@ def partitions(labels, classes=K):
         "one": [every],
         "in turn": [every[i::3] for i in range(3)],
         "by class": [every[labels == label] for label in range(classes)],
-        "unevenly": [every[:7], every[:0], every[7:300], every[300:]],
+        "unevenly": [every[:7], every[:0], every[7:120], every[120:]],
         "one each": [every[i : i + 1] for i in every.tolist()],
     }
 

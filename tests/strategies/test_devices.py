@@ -14,7 +14,7 @@ from protosphere.strategies import METHODS, load_method
 from tests.said import Said, Saying
 from tests.strategies.needs import FEW, NEEDS
 
-QUICK = 'dataset="spiral" models="tiny_perceptron" spiral-points=12 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
+QUICK = 'dataset="spiral" models="tiny_perceptron" spiral-points=9 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 QUICK += " local-epochs=1 momentum=0.0 evaluate-every=2"
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=64 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
@@ -89,7 +89,7 @@ def test_every_kind_of_client_trains_on_an_accelerator(kind, method, more, waite
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["problems"] for line in lines] == [{}] * 3
     assert lines[1]["training"]["valid"] == clients
-    assert len(waited) >= 6
+    assert len(waited) >= 4
     assert set(waited) <= ({0} if kind == "cuda" else {0, 2})
     # where there is no float64 the gradient ratio of a training's first batch waits for its two
     assert waited.count(2) <= 2 * len(lines[:2])

@@ -138,13 +138,13 @@ def test_with_robust_centres_fed3r_takes_clients_that_keep_small_classes_at_home
 
 @pytest.fixture(scope="module")
 def federation():
-    features, labels, domains = features_of("digits", 1797)
+    features, labels, domains = features_of("digits", 900)
     return Federation(features, labels, deal(labels, domains, 0.5, 10, 1))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_liar_that_knows_what_the_others_send_costs_them_little(federation, method):
-    few = {"fedpft.epochs": 5} if method == "fedpft" else {}
+    few = {"fedpft.epochs": 3} if method == "fedpft" else {}
     honest = federation.accuracy(method, "mean", 0, LIES[0], **few)
     plain = federation.accuracy(method, "mean", 1, LIES[0], **few)
     robust = min(federation.accuracy(method, "geometric-median", 1, lie, **few) for lie in LIES)
