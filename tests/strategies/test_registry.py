@@ -22,6 +22,7 @@ def refused(function, config):
 
 # a run's settings that contradict each other -> what the refusal names; None: they do not
 CONTRADICTIONS = [
+    ({"strategy": "fedproto", "fedproto.trm": 0.1}, ["`fedproto.trm` (did you mean `fedproto.trim`?)"]),
     ({"strategy": "gfpl", "prototypes-from": "training"}, ['`prototypes-from` is "training"', "`gfpl` uploads"]),
     ({"strategy": "local", "prototypes-from": "training", "inference": "discriminant"}, ["the rule `discriminant`"]),
     ({"strategy": "fedproto", "prototypes-from": "training"}, None),
