@@ -68,8 +68,10 @@ def test_an_encoder_changes_nothing_else_of_a_run():
 
 def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times_its_models_probabilities():
     """The discriminant, the pool and its weight are held against other computations in tests of their own."""
-    _, folder = lines({"strategy": "fedproto", "encoder": "random", "validation-share": 0.2})
-    last = RunFolder(folder).lines()[-1]["clients"]
+    _, folder = lines(
+        {"strategy": "fedproto", "encoder": "random", "validation-share": 0.2, "alpha": 1.0, "max-samples": 600}
+    )
+    last, weight_matters = RunFolder(folder).lines()[-1]["clients"], False
     for partition in range(CLIENTS):
         node = {"partition-id": partition, "num-partitions": CLIENTS}
         client = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings()))
@@ -90,10 +92,15 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
             return partial(opinion_pool, logits, own.class_scores(splits[rows]), counts)
 
         weight = choose_weight(pool_of(data.validation), data.validation.labels)
-        expected = {"encoder-local": own.scores(splits[data.test]), "pool-local": pool_of(data.test)(weight)}
-        for rule, rule_scores in expected.items():
-            share = float((rule_scores.argmax(dim=1) == data.test.labels).double().mean())
-            assert last[str(partition)]["evaluation"][rule][0] == pytest.approx(share)
+        scores = {"encoder-local": own.scores(splits[data.test]), "pool-local": pool_of(data.test)(weight)}
+        scores["equal weights"] = pool_of(data.test)(0.5)
+        shares = {}
+        for rule, rule_scores in scores.items():
+            shares[rule] = float((rule_scores.argmax(dim=1) == data.test.labels).double().mean())
+        for rule in LOCAL:
+            assert last[str(partition)]["evaluation"][rule][0] == pytest.approx(shares[rule])
+        weight_matters |= shares["pool-local"] != shares["equal weights"]
+    assert weight_matters
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):
