@@ -1,1 +1,1 @@
-"""What crosses between server and clients: messages, and the arrays and records in them."""
+"""Messages between server and clients, with the arrays and records in them."""

@@ -1,4 +1,4 @@
-"""A payload <-> one ArrayRecord of arrays `<part>.<field>`. Nothing that comes is believed before it is checked:
+"""Converts a payload to one ArrayRecord of arrays `<part>.<field>` and back. Everything received is checked first:
 
     prototypes   labels, vectors, counts            as many rows as classes, in the part's number format
     mixtures     labels, means, variances, weights, counts                                        float32
@@ -25,23 +25,23 @@ from protosphere.wire.checks import CodecError, MessageError, check_norms
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Payload
 
-Arrays = Mapping[str, NDArray[np.generic]]  # of one part, by field
+Arrays = Mapping[str, NDArray[np.generic]]  # the arrays of one part, by field
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-MOST_COUNT = np.iinfo(np.int32).max  # so that no sum of counts can overflow and come out as another number
+MOST_COUNT = np.iinfo(np.int32).max  # so that no sum of counts can overflow
 SMALLEST = torch.finfo(torch.float32).tiny
 FLOAT32_ROUNDING = 1e-5
-NO_VALUES = ("labels", "counts", "shapes")  # fields that count as wire, not as payload
-NUMPY = "numpy.ndarray"  # Flower's word for it
+NO_VALUES = ("labels", "counts", "shapes")  # fields that do not count as payload
+NUMPY = "numpy.ndarray"  # Flower's name for it
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a payload from the other side must keep to, beside its parts.
+    """The limits of a received payload, besides its parts.
 
     Attributes:
-        max_norm: the largest Euclidean norm of a vector or tensor. Absolute, so that no majority can move it.
-        layouts: part -> names and shapes of its weights; of a ragged part the largest.
+        max_norm: the largest Euclidean norm of a vector or tensor. It is absolute, so that no majority can change it.
+        layouts: part -> names and shapes of its weights; for a ragged part, the largest shapes.
     """
 
     max_norm: float
@@ -52,10 +52,10 @@ class Limits:
 
 
 def encode(payload: Payload, parts: Sequence[Part] = ()) -> ArrayRecord:
-    """A payload as arrays.
+    """Encode a payload as arrays.
 
     Args:
-        parts: that its method declares; one without goes as its kind does by default.
+        parts: the parts that the method declares; other parts are encoded by the defaults of their kind.
 
     Raises:
         CodecError: a value that the number format cannot hold.
@@ -83,7 +83,7 @@ def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
     for name in ("means", "variances", "weights"):
         fields[name] = fields[name].float()
     for name in ("variances", "weights"):
-        # one that is too small for float32 becomes its smallest
+        # a weight too small for float32 becomes the smallest float32 number
         fields[name] = fields[name].clamp(min=SMALLEST)
     if part.width == 1:
         fields["variances"] = fields["variances"][:, :1]
@@ -107,10 +107,10 @@ def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tenso
 
 
 def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
-    """Rows (k, w) in a number format.
+    """Convert rows (k, w) to a number format.
 
     Args:
-        names: of the rows, as sentences begin.
+        names: names of the rows, as a sentence begins.
 
     Raises:
         CodecError: names the first row that the format cannot hold.
@@ -136,11 +136,11 @@ def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
 def decode(
     record: ArrayRecord, parts: Sequence[Part], num_classes: int, dim: int, limits: Limits
 ) -> dict[str, PartValue]:
-    """Check a received payload and give it as tensors on the CPU.
+    """Check a received payload and return it as tensors on the CPU.
 
     Raises:
-        MessageError: names what is wrong: arrays, dtype, shape, label, count, a value that is not finite, a norm; of
-            mixtures also a variance, a weight, too many components.
+        MessageError: names what is wrong: arrays, dtype, shape, label, count, a value that is not finite, a norm; for
+            mixtures also a variance, a weight or the number of components.
     """
     fields = {part.name: _list_fields(part) for part in parts}
     expected = sorted(f"{name}.{field_name}" for name, names in fields.items() for field_name in names)
@@ -183,7 +183,7 @@ def _read_prototypes(arrays: Arrays, part: Part, num_classes: int, dim: int, lim
 
 
 def _read_labels(labels: NDArray[np.generic], rows: int, num_classes: int, most: int | None) -> Tensor:
-    """`most` rows of one class at most; None: any number."""
+    """`most` is the largest number of rows per class; None: any number."""
     if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
         raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
     values = torch.from_numpy(labels).long()
@@ -229,8 +229,8 @@ def _read_mixtures(arrays: Arrays, part: Part, num_classes: int, dim: int, limit
         if bool((tensors[name] < SMALLEST).any()):
             raise MessageError(f"the payload holds a {name[:-1]} that is not above 0, or too small for float32")
     means, variances = tensors["means"], tensors["variances"].expand_as(tensors["means"]).contiguous()
-    # The mean square of a component's features: what is fused by moments has none beyond that of its parts, so that no
-    # legal upload makes a download which clients refuse, but for the server's rounding to float32.
+    # The bound is on the mean square of a component's features. Fusion by moments does not exceed that of its parts, so
+    # legal uploads never make a download that clients refuse, apart from rounding to float32.
     spread = variances.double().sum(dim=1, keepdim=True).sqrt()
     most = limits.max_norm * (1 + FLOAT32_ROUNDING if part.components is None else 1)
     check_norms(torch.cat([means.double(), spread], dim=1), most)
@@ -273,7 +273,7 @@ def _field_of(shape: Sequence[int]) -> str:
 
 
 def _read_shapes(sizes: NDArray[np.generic], layout: Layout) -> Layout:
-    """The layout of what came, no tensor of which is larger than its own."""
+    """The layout of the received tensors, none of which may be larger than declared."""
     number = sum(len(shape) for _, shape in layout)
     if sizes.dtype != np.int32 or sizes.shape != (number,):
         raise MessageError(
@@ -290,8 +290,8 @@ def _read_shapes(sizes: NDArray[np.generic], layout: Layout) -> Layout:
 
 
 def check_tensors(tensors: Mapping[str, Tensor], max_norm: float, signed: bool = False) -> None:
-    """Refuse received tensors with a value that is not finite, a negative running variance, or a norm above
-    `max_norm`; running statistics, whose scale is the data's, have none.
+    """Refuse received tensors with a value that is not finite, a negative running variance, or a norm above `max_norm`.
+    Running statistics have no norm bound, because their scale is that of the data.
 
     Args:
         signed: whether a variance may be negative.
@@ -307,7 +307,8 @@ def check_tensors(tensors: Mapping[str, Tensor], max_norm: float, signed: bool =
 
 
 def read_array(name: str, array: Array) -> NDArray[np.generic]:
-    """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
+    """Read an array after comparing its header with the number of bytes, since NumPy allocates whatever a header
+    declares."""
     try:
         if array.stype != NUMPY:
             raise ValueError(f"it is serialised as {array.stype!r}, {NUMPY!r} was agreed")
@@ -319,14 +320,14 @@ def read_array(name: str, array: Array) -> NDArray[np.generic]:
         values = np.frombuffer(array.data, dtype, offset=start)
         return values.reshape(shape, order="F" if by_columns else "C").copy(order="K")
     except Exception as error:
-        # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
+        # NumPy raises many kinds of errors for hostile bytes, including syntax and recursion errors
         raise MessageError(f"array `{name}` cannot be read ({error})") from None
 
 
-# NumPy compiles a header as Python, which takes longer than to read all values of a small array; most are alike.
+# NumPy parses a header as Python, which takes longer than reading a small array; most headers are equal.
 @lru_cache(maxsize=256)
 def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """(shape, whether it lies by columns, dtype) of what an .npy file begins with."""
+    """(shape, whether it is in Fortran order, dtype) from the header of an .npy file."""
     buffer = BytesIO(start)
     version = np.lib.format.read_magic(buffer)
     if version != (1, 0):
@@ -336,15 +337,15 @@ def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.gene
 
 
 def value_bytes(record: ArrayRecord, without: Sequence[str] = ()) -> int:
-    """Bytes of values alone, as they came: whatever the arrays declare, and whether or not they decode.
+    """The bytes of the received values, whatever the arrays declare and whether or not they decode.
 
     Args:
-        without: parts that do not count.
+        without: parts that are not counted.
     """
     total = 0
     for name, array in record.items():
         if name.rpartition(".")[2] in NO_VALUES or name.partition(".")[0] in without:
             continue
-        # what follows the header of an .npy file
+        # the bytes after the header of an .npy file
         total += max(0, len(array.data) - NPY - int.from_bytes(array.data[NPY - 2 : NPY], "little"))
     return total

@@ -1,5 +1,5 @@
-"""How many samples a client is believed to have. The number is its own claim, and weighs in every mean and figure: one
-that is far above the others' would make the run its client's own."""
+"""Caps the sample counts that clients claim. A claim weighs in every mean and metric, so one far above the others would
+dominate the run."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -13,29 +13,30 @@ ClientWeights = Literal["samples", "equal"]
 
 
 def claimed_samples(identities: Mapping[int, Identity]) -> dict[int, int]:
-    """Partition -> the number of training samples that the client says it has, of those that tell one above 0."""
+    """Partition -> the claimed number of training samples, for claims above 0."""
     training_counts = {partition: identity.rows[0] for partition, identity in identities.items() if identity.rows}
     return {partition: samples for partition, samples in training_counts.items() if samples > 0}
 
 
 def most_believed(claims: Mapping[int, int], ratio: float) -> float:
-    """`ratio` times the median of the claims above 0; of none infinity."""
+    """`ratio` times the median of the claims above 0; infinity without claims."""
     above_zero = [claim for claim in claims.values() if claim > 0]
     return ratio * median(above_zero) if above_zero else float("inf")
 
 
 def over_claimed(claims: Mapping[int, int], ratio: float, present: Collection[int] | None = None) -> dict[int, float]:
-    """Partition -> the share of its claim that is believed, below 1; nobody else is named.
+    """Partition -> the accepted share of its claim, for clients whose share is below 1.
 
     Args:
-        present: of whose claims the median is; all by default, and where none of them claims anything.
+        present: the clients whose claims determine the median; all clients by default, or if none of them claims
+            anything.
     """
     most = most_believed(_of_present(claims, present), ratio)
     return {partition: most / claim for partition, claim in claims.items() if claim > most}
 
 
 def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> Mapping[int, int]:
-    """The claims of those who are present; all where none of them claims anything."""
+    """The claims of the clients that are present; all claims if none of them claims anything."""
     present_claims = {
         partition: claim for partition, claim in claims.items() if present is None or partition in present
     }
@@ -43,16 +44,16 @@ def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> M
 
 
 class CappedSampleCounts:
-    """The clients of a run with the numbers of training samples that they are believed to have.
+    """The clients of a run with their capped numbers of training samples.
 
     Attributes:
-        identities: partition -> the identity, with training samples and class counts as far as they are believed.
+        identities: partition -> the identity, with capped training samples and class counts.
 
     Args:
-        identities: as the clients told them; who withholds its samples weighs as its method says.
-        ratio: the most that a client may weigh, in medians of those who are present.
+        identities: as the clients sent them; the method decides the weight of a client that withholds its sample count.
+        ratio: the largest weight of a client, in multiples of the median of the clients that are present.
         client_weights: "samples", or "equal": the median for every client.
-        present: who takes part now; all by default.
+        present: the current members; all clients by default.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class CappedSampleCounts:
         self.update(identities, present)
 
     def update(self, identities: Mapping[int, Identity], present: Collection[int] | None = None) -> None:
-        """The clients are these now; who has left stays among them, and what it has sent counts on."""
+        """Set the clients. Clients that have left remain among them, since their uploads still count."""
         claims = self._claims = claimed_samples(identities)
         self._shares = over_claimed(claims, self._ratio, present)
         if self._equal and claims:
@@ -77,8 +78,8 @@ class CappedSampleCounts:
         }
 
     def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
-        """What clients sent, with the class counts in it as far as they are believed: of a client that withholds its
-        number of samples beside what the others' counts add up to. And a sentence for each whose counts are too many.
+        """The uploads with capped class counts, and a sentence for each client whose counts were too high. If a client
+        withholds its number of samples, its counts are compared with the sums of the others' counts.
         """
         counted = {}
         for partition, upload in uploads.items():
@@ -103,7 +104,7 @@ class CappedSampleCounts:
         return capped_uploads, warnings
 
     def notices(self) -> Iterator[str]:
-        """A sentence for each client that claims more than it is believed to have."""
+        """A sentence for each client whose claim was capped."""
         if self._equal:
             return
         for partition, share in sorted(self._shares.items()):

@@ -1,26 +1,26 @@
-"""A client's confusion matrix on its test samples, as an evaluation carries it: counts of (true class, predicted
-class), (K, K) row by row, or (K, 2) of (right, wrong) where there are more than MOST_CLASSES classes."""
+"""A client's confusion matrix on its test samples, as an evaluation reports it: counts of (true class, predicted
+class), (K, K) row by row, or (K, 2) of (right, wrong) for more than MOST_CLASSES classes."""
 
 from protosphere.wire.checks import MessageError
 
-MOST_CLASSES = 100  # above it a client tells (right, wrong) of each class alone
-OTHER = -1  # predicted in place of the true class, where no more is told
-Triples = list[list[int]]  # (true class, predicted class, samples), those of no sample left out
+MOST_CLASSES = 100  # with more classes, a client reports only (right, wrong) per class
+OTHER = -1  # stands for every wrong class if only (right, wrong) is reported
+Triples = list[list[int]]  # (true class, predicted class, samples), without zero counts
 
 
 def width(num_classes: int) -> int:
-    """Columns of the counts of so many classes."""
+    """The number of columns of the counts for this number of classes."""
     return num_classes if num_classes <= MOST_CLASSES else 2
 
 
 def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, right: int) -> Triples:
-    """The counts of an evaluation, checked.
+    """Check the counts of an evaluation.
 
     Args:
-        samples, right: what the evaluation says of the same samples by the same rule.
+        samples, right: the evaluation's own numbers for the same samples and rule.
 
     Raises:
-        MessageError: the counts are not those of so many classes, or are at odds with the evaluation.
+        MessageError: the counts do not fit the number of classes, or contradict the evaluation.
     """
     columns = width(num_classes)
     if len(counts) != num_classes * columns:

@@ -1,4 +1,4 @@
-"""Layouts of weights in words: names and shapes that a client says once, so that no name crosses in a round."""
+"""Layouts of weights as text: a client sends names and shapes once, so that rounds need no names."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ MOST_VALUES = 2**28
 
 
 def layout_lines(part: str, layout: Layout) -> list[str]:
-    """A layout as a client says it once: `head/classifier.weight:10x500`, a line a tensor."""
+    """A layout as text, one line per tensor: `head/classifier.weight:10x500`."""
     return [f"{part}/{name}:{'x'.join(map(str, shape))}" for name, shape in layout]
 
 
@@ -19,7 +19,8 @@ def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
     """Inverse of `layout_lines`, for all parts of a client.
 
     Raises:
-        MessageError: a line of another form, names that are not unique and ascending, too many lines or values.
+        MessageError: a line has another form, names are not unique and ascending, or there are too many lines or
+            values.
     """
     check_texts("layouts", lines)
     if len(lines) > MOST_LINES:

@@ -42,12 +42,12 @@ from protosphere.wire.parts import ENSEMBLE, Exchange, Part
 from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 
 MOST_CLASSES = 2**16
-MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
+MOST_ROWS = 2**31 - 1  # sample counts of a client, which weigh in means
 PLAIN_NAME = re.compile(r"[\w.-]{1,80}")
 CONSTANTS, TRAINING, LOSS, EVALUATION, CORRECT = "constants", "training", "loss", "evaluation", "correct"
 COUNTS, FIGURES = ("rows", "steps"), ("gradient_ratio", "target_norm", "seconds")  # of training
-NORM = "prototype_norm"  # where it was measured
-PROBABILITIES = "probabilities"  # what the ensemble's answer holds
+NORM = "prototype_norm"  # only if it was measured
+PROBABILITIES = "probabilities"  # the array of the ensemble's answer
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -57,10 +57,10 @@ def encode_instruction(instruction: Instruction, parts: Sequence[Part] = ()) -> 
     """Server to client.
 
     Args:
-        parts: that go down, see `encode`.
+        parts: the parts of the download, see `encode`.
 
     Raises:
-        CodecError: a value that the number format cannot hold.
+        CodecError: the number format cannot hold a value.
     """
     config = ConfigRecord(
         {
@@ -87,14 +87,14 @@ def decode_instruction(
     limits: Limits,
     trains: bool = True,
 ) -> Instruction:
-    """Client side of `encode_instruction`; a server is checked like anybody else.
+    """Client side of `encode_instruction`; the server's messages are checked as well.
 
     Args:
-        exchange: what the run's method sends.
-        trains: whether the message asks for training; else for an evaluation.
+        exchange: the parts of the method's messages.
+        trains: whether the message asks for training; otherwise it asks for an evaluation.
 
     Raises:
-        MessageError: when a record is missing, strange or malformed.
+        MessageError: a record is missing, unknown or malformed.
     """
     check_records(records, CONFIG, ARRAYS, METRICS, SETTINGS)
     config = config_values(records, run=str, round=int, last=bool, trained=int, made=int)
@@ -102,7 +102,7 @@ def decode_instruction(
         raise MessageError(f"the run name {config['run']!r} is no plain folder name")
     if config["round"] < trains:
         raise MessageError(f"the round {config['round']} is none; they count from 1")
-    # what a round's training left, and what was made of its uploads, its evaluation reads
+    # the evaluation of a round reads its trained model and the download made from its uploads
     latest = config["round"] - trains
     if not 0 <= config["trained"] <= latest:
         raise MessageError(f"round {config['round']} cannot come after training in round {config['trained']}")
@@ -120,7 +120,7 @@ def decode_instruction(
 
 
 def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:
-    """The parts that a download must have: all, or the one that came of which either may."""
+    """The parts that a download must have: all of them, or the received one if either is allowed."""
     if not exchange.down:
         raise MessageError(f"the message holds the record `{ARRAYS}`, which nobody agreed on")
     if not exchange.either:
@@ -130,7 +130,7 @@ def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:
 
 
 def _find_factor(parts: Sequence[Part], constants: Mapping[str, float]) -> float:
-    """What clients multiply the vectors that come by, so that these may be longer; 1 where that is no shorter."""
+    """The factor by which clients multiply received vectors, if it is below 1: these vectors may be longer. Else 1."""
     factors = [constants.get(part.factor, 1.0) for part in parts if part.factor]
     return min((factor for factor in factors if 0 < factor <= 1), default=1.0)
 
@@ -157,7 +157,7 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
         parts: that go up, see `encode`.
 
     Raises:
-        CodecError: a value that the number format cannot hold.
+        CodecError: the number format cannot hold a value.
     """
     config = ConfigRecord(
         {
@@ -172,7 +172,7 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
     if report.training is not None:
         training = report.training
         metrics |= {f"{TRAINING}.{name}": getattr(training, name) for name in COUNTS}
-        # over a gradient that has vanished the ratio is infinite
+        # the ratio is infinite if the other gradient has vanished
         metrics |= {f"{TRAINING}.{name}": min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES}
         if training.prototype_norm is not None:
             metrics[f"{TRAINING}.{NORM}"] = min(training.prototype_norm, LARGEST_FIGURE)
@@ -196,11 +196,11 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
 
 
 def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
-    """Server side of `encode_report`. The upload comes back undecoded, and so do the ensemble's probabilities: what
-    cannot be used of them is dropped, while the figures beside it still count.
+    """Server side of `encode_report`. The upload and the ensemble's probabilities are returned undecoded: if they are
+    unusable they are dropped, but the report's metrics still count.
 
     Raises:
-        MessageError: when the reply as a whole cannot be used.
+        MessageError: the reply as a whole is unusable.
     """
     check_records(records, CONFIG, ARRAYS, METRICS)
     config = config_values(records, partition=int, round=int, problem=str, seconds=float)
@@ -295,7 +295,7 @@ def _read_figure(name: str, value: Any) -> float:
 
 
 def _quote_name(name: str) -> str:
-    """The name of a rule or figure. A client may choose it: only what looks like a name stands as one."""
+    """The name of a rule or metric. Clients may choose it, so anything that does not look like a name is quoted."""
     return f"`{name}`" if PLAIN_NAME.fullmatch(name) else repr(one_line(name, LONGEST_NAME))
 
 
@@ -303,7 +303,7 @@ def _quote_name(name: str) -> str:
 
 
 def encode_identity(identity: Identity) -> RecordDict:
-    """Client to server, once, in answer to the query."""
+    """Client to server, once, as the reply to the query."""
     values = {entry.name: _make_sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
     return RecordDict({CONFIG: ConfigRecord(values)})
 
@@ -318,7 +318,7 @@ def decode_identity(records: RecordDict) -> Identity:
     """Server side of `encode_identity`.
 
     Raises:
-        MessageError: when a field is missing, of another type, or no such thing as it should be.
+        MessageError: a field is missing, has the wrong type or an invalid value.
     """
     check_records(records, CONFIG)
     lists = dict.fromkeys(("class_names", "classes", "class_counts", "rows", "discloses", "layouts"), list)

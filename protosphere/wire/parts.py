@@ -1,4 +1,4 @@
-"""What a method says of its messages: an `Exchange` names the parts that go up and come down, each a `Part`."""
+"""How a method declares its messages: an `Exchange` names the parts of uploads and downloads, each a `Part`."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Literal
 
 from protosphere.prototypes.prototype_set import Kind
 
-ENSEMBLE = "ensemble"  # in the arrays of a message what is none of the method's
+ENSEMBLE = "ensemble"  # the part of a message that does not belong to the method
 
 
 @dataclass(frozen=True)
@@ -15,20 +15,20 @@ class Part:
     """One part of a message.
 
     Attributes:
-        kind: of its values: PrototypeSet, MixtureSet or Weights.
-        name: its name on the wire; "": that of its kind.
-        counts: of prototypes and mixtures, whether class counts go with it.
-        fewest: of prototypes and mixtures, of how many samples of a class anything is sent: of more than 1 class counts
-            may add up to fewer samples than the client has, and there may be no class.
-        components: of mixtures, the most components of a class; None for any number.
-        width: of prototypes, the values of a row; of mixtures, the variances of a component: d, K or a number.
-        dtype: in which prototypes, and matrices of weights, cross; "": the run's `wire-dtype`.
-        signed: of weights, whether a variance may be negative, as in a change of weights.
-        ragged: of weights, whether tensors may be smaller than their layout says; their shapes come with them.
-        disclosure: of weights, what they tell of a client in words, where they are none of its model.
-        sums: of prototypes that go up, whether a vector is a sum over samples: it may be as many times longer than
-            `max-prototype-norm` as the client has samples.
-        factor: of prototypes that come down, the name of the run's constant by which clients multiply them.
+        kind: the kind of its values: PrototypeSet, MixtureSet or Weights.
+        name: its name in messages; "" for the name of its kind.
+        counts: for prototypes and mixtures: whether class counts are included.
+        fewest: for prototypes and mixtures: the smallest number of samples for which a class is sent. If it exceeds 1,
+            class counts may add up to fewer samples than the client has, and there may be no class at all.
+        components: for mixtures: the largest number of components per class; None for any number.
+        width: the number of values per prototype, or of variances per mixture component: d, K or a number.
+        dtype: the number format of prototypes and of matrices of weights; "" for the run's `wire-dtype`.
+        signed: for weights: whether a variance may be negative, as in a change of weights.
+        ragged: for weights: whether tensors may be smaller than their layout; their shapes are sent with them.
+        disclosure: for weights that are not those of a model: what they disclose about a client, in words.
+        sums: for uploaded prototypes: whether a vector is a sum over samples. Its norm bound is then
+            `max-prototype-norm` times the client's number of samples.
+        factor: for downloaded prototypes: the name of the run's constant by which clients multiply them.
     """
 
     kind: Kind
@@ -66,15 +66,15 @@ MIXTURES = Part("mixtures", components=None)
 
 @dataclass(frozen=True)
 class Exchange:
-    """The parts of a method's messages. Disclosure, checks, bytes and refusals follow from it.
+    """The parts of a method's messages. Disclosures, checks, byte counts and refusals follow from it.
 
     Attributes:
-        up, down: parts from client to server and back; none for nothing.
-        either: whether a message holds one of the parts instead of all; the server half says when which.
-        told_counts: whether clients tell their class counts once, when they say who they are.
+        up, down: the parts from client to server and back; empty if nothing is sent.
+        either: whether a message holds one of the parts instead of all; the server half decides which.
+        told_counts: whether clients send their class counts once, with their identity.
         discloses: what else the server can learn from the uploads, in words.
-        hides_counts: whether uploads are made so that class counts stay at home: nothing else is to tell them unasked.
-        once: whether a client keeps what came down, and is sent it again only when it is another.
+        hides_counts: whether uploads hide class counts, so that nothing else may disclose them by default.
+        once: whether clients store the download, which is sent again only after a change.
     """
 
     up: tuple[Part, ...] = (PROTOTYPES,)
@@ -86,26 +86,26 @@ class Exchange:
     once: bool = False
 
     def kinds(self) -> set[str]:
-        """Of all parts, both ways."""
+        """The kinds of all parts, in both directions."""
         return {part.kind for part in (*self.up, *self.down)}
 
     @property
     def weights(self) -> bool:
-        """Whether weights cross."""
+        """Whether weights are exchanged."""
         return "weights" in self.kinds()
 
     @property
     def pointwise(self) -> bool:
-        """Whether what crosses lies in the feature space, as prototypes and mixtures do and outputs do not."""
+        """Whether all parts lie in the feature space, as prototypes and mixtures do but outputs do not."""
         return not any(part.width == "classes" for part in (*self.up, *self.down))
 
     @property
     def counts(self) -> bool:
-        """Whether class counts go up."""
+        """Whether class counts are sent to the server."""
         return self.told_counts or any(part.counts for part in self.up)
 
     def in_format(self, dtype: Literal["float32", "float16"]) -> "Exchange":
-        """The same parts, with the run's number format where they have none of their own."""
+        """The same exchange, with the run's number format for parts without their own."""
 
         def formatted(parts: Sequence[Part]) -> tuple[Part, ...]:
             return tuple(replace(part, dtype=part.dtype or dtype) for part in parts)
@@ -113,7 +113,7 @@ class Exchange:
         return replace(self, up=formatted(self.up), down=formatted(self.down))
 
     def list_disclosures(self, dim: int) -> list[str]:
-        """What the uploads tell of a client, in words.
+        """What the uploads disclose about a client, in words.
 
         Args:
             dim: d.
