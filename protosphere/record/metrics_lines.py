@@ -1,7 +1,7 @@
-"""From a round's replies to its line of metrics.jsonl, and that line on the console.
+"""Turns a round's replies into its line of metrics.jsonl, and that line into one for the console.
 
-Line 0 has the evaluation of the untrained models; line r has the training of round r and the evaluation of the models
-that it left. All but what stands under `time` is the same to the bit for the same settings and seed.
+Line 0 has the evaluation of the untrained models. Line r has the training of round r and the evaluation of the models
+after it. Everything except `time` is bit-identical for equal settings and seed.
 """
 
 import math
@@ -14,7 +14,7 @@ from protosphere.record.replies import Bytes, Reply
 from protosphere.wire.claims import over_claimed
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 
-MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+MAJORITY = "majority-class"  # the baseline beside every result: always predict the client's most frequent class
 SPLITS = ("test", "validation")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 LEGEND = "one line per round: test accuracy (of the worst client), payload up/down, time; round 0 is untrained"
@@ -23,11 +23,11 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The messages of a round that ask for training, or for an evaluation.
+    """The messages of a round that ask for training, or those that ask for an evaluation.
 
     Attributes:
-        replies: in the order of the partitions. sent: partition -> the size of the message to it.
-        seconds: from the first message to the last reply.
+        replies: in partition order. sent: partition -> the size of the message to it.
+        seconds: the time from the first message to the last reply.
     """
 
     replies: Sequence[Reply]
@@ -45,16 +45,16 @@ class Exchanged:
         return sum((self.sent[reply.partition] for reply in self.replies), Bytes())
 
     def problems(self) -> dict[str, str]:
-        """What went wrong, by client."""
+        """Problems by client."""
         return {str(reply.partition): reply.problems for reply in self.replies if reply.problems}
 
     def reports(self) -> dict[int, Report]:
-        """The reports that can be used, by partition."""
+        """The usable reports by partition."""
         return {reply.partition: reply.report for reply in self.replies if reply.report is not None}
 
 
 def empty_line(number: int) -> Line:
-    """The line of a round in which nobody has trained: that of round 0."""
+    """The line of a round without training, which is round 0."""
     sizes = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "evaluation_wire_down")
     return {
         "round": number,
@@ -66,11 +66,11 @@ def empty_line(number: int) -> Line:
 
 
 def training_line(number: int, exchanged: Exchanged, server: Mapping[str, Any], ratio: float = math.inf) -> Line:
-    """What a round's training came to: over clients, by client, in bytes and seconds.
+    """The line of a round's training: metrics over clients and by client, bytes and seconds.
 
     Args:
-        server: the figures of the aggregation.
-        ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
+        server: the server's figures from the aggregation.
+        ratio: the largest weight of a client in the loss, in multiples of the clients' median number of samples.
     """
     line = empty_line(number)
     reports = exchanged.reports()
@@ -106,14 +106,14 @@ def add_evaluation(
     identities: Mapping[int, Identity] | None = None,
     counts_payload: bool = False,
 ) -> None:
-    """Put the evaluation of a round into its line. Where clients say their domain, it is there by domain as well;
-    `capped` are the partitions of whose test samples only a part is believed.
+    """Add the evaluation of a round to its line, by domain as well if clients name their domains. `capped` lists the
+    partitions whose number of test samples was capped.
 
     Args:
         rule: the run's own inference rule.
-        ratio: the most that a client may weigh, in medians of all.
-        counts_payload: whether messages that bring a download belong to training: of a method that sends a download
-            once, they are the first to bring it.
+        ratio: the largest weight of a client, in multiples of the median.
+        counts_payload: whether the payload of these messages counts as training: if a method sends a download only
+            once, the evaluation may be the first to bring it.
     """
     sizes = line["bytes"]
     sizes["evaluation_wire_up"] += exchanged.bytes_up.wire
@@ -126,7 +126,7 @@ def add_evaluation(
             sizes["evaluation_wire_down"] += size.wire
     for name, problem in exchanged.problems().items():
         earlier = line["problems"].get(name, "")
-        # what fails in training often fails in the evaluation, too
+        # a problem in training often occurs in the evaluation, too
         line["problems"][name] = earlier if problem == earlier else "; ".join(filter(None, (earlier, problem)))
     for partition, report in exchanged.reports().items():
         seconds = line["time"]["client"]
@@ -154,7 +154,7 @@ def add_evaluation(
 
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
-    """The evaluations that arrived, by partition."""
+    """The received evaluations by partition."""
     results = {}
     for reply in replies:
         if reply.report is not None and reply.report.evaluation is not None:
@@ -163,8 +163,8 @@ def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
 
 
 def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float) -> Line:
-    """`roc_auc` of a line: the mean over clients, weighted by test samples as far as they are believed, and the worst;
-    nothing where no client told its own."""
+    """`roc_auc` of a line: the mean over clients, weighted by capped numbers of test samples, and the worst value;
+    empty if no client reported any."""
     areas = {partition: e.auc for partition, e in sorted(by_partition.items()) if e.auc is not None and e.rows[0]}
     if not areas:
         return {}
@@ -173,18 +173,18 @@ def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float)
     weights = {partition: shares.get(partition, 1.0) * count for partition, count in samples.items()}
     mean = math.fsum(weights[partition] * area for partition, area in areas.items()) / math.fsum(weights.values())
     figures: Line = {"rule": rule, "mean": mean, "worst": min(areas.values()), "clients": len(areas)}
-    # as with the confusion, of many clients no one's own
+    # as with the confusion matrix, not by client if there are many
     if len(areas) < MANY:
         figures["by_client"] = {str(partition): area for partition, area in areas.items()}
     return {"roc_auc": figures}
 
 
 def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
-    """Mean of the clients' training figures: parts of the loss by training samples, the rest plainly over the clients
-    that have them; `steps` are a client's gradient steps in this round.
+    """Means of the clients' training metrics: terms of the loss weighted by training samples, the others unweighted
+    over the clients that report them. `steps` is the number of gradient steps per client in this round.
 
     Args:
-        ratio: the most that a client weighs, in medians of the clients' numbers of samples.
+        ratio: the largest weight of a client, in multiples of the clients' median number of samples.
     """
     if not trainings:
         return {}
@@ -209,13 +209,13 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
     """Accuracy by rule and split, over clients.
 
     Args:
-        evaluations: by partition id.
-        ratio: the most that a client may weigh, in medians of the clients' numbers of samples.
+        evaluations: partition -> evaluation.
+        ratio: the largest weight of a client, in multiples of the clients' median number of samples.
 
     Returns:
-        rule -> split -> mean (weighted by samples, as far as they are believed), plain_mean, std (over clients), worst,
-        worst_tenth (mean of the worst tenth, one client at least), clients and rows covered. A split without rows is
-        missing.
+        rule -> split -> mean (weighted by capped numbers of samples), plain_mean, std (over clients), worst,
+        worst_tenth (mean of the worst tenth of clients, at least one), clients and rows (how many were evaluated). A
+        split without samples is missing.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}
@@ -233,16 +233,16 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
 
 
 def samples_of(evaluations: Mapping[int, Evaluation], index: int = 0) -> dict[int, int]:
-    """Partition -> the samples of a split that it says it was evaluated on: by default those of its test."""
+    """Partition -> the reported number of samples of a split, by default of the test split."""
     return {partition: sum(evaluation.rows[index : index + 1]) for partition, evaluation in evaluations.items()}
 
 
 def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
-    """The figures of one rule and split.
+    """The metrics of one rule and split.
 
     Args:
-        counts_by_client: right answers and samples.
-        shares: of whose samples only a share is believed.
+        counts_by_client: client -> correct predictions and samples.
+        shares: client -> the accepted share of its samples, if they were capped.
     """
     accuracies = sorted(right / samples for right, samples in counts_by_client.values())
     plain_mean = math.fsum(accuracies) / len(accuracies)
@@ -263,7 +263,8 @@ def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int
 
 
 def of_client(evaluation: Evaluation) -> dict[str, Any]:
-    """One client's accuracies: rule -> one for each of `SPLITS` that it reports, None where it has no such rows."""
+    """One client's accuracies: rule -> one per reported split in the order of `SPLITS`; None for a split without
+    samples."""
     accuracies: dict[str, Any] = {}
     for rule, counts in evaluation.correct.items():
         pairs = zip(counts, evaluation.rows, strict=True)
@@ -272,11 +273,11 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], is_last: bool = False) -> str:
-    """One line a round, as `LEGEND` says, of 100 characters at most up to round 999.
+    """The console line of a round, as `LEGEND` explains; at most 100 characters up to round 999.
 
     Args:
-        seconds: wall seconds of this process's rounds so far, the newest last.
-        is_last: no round follows, though the run has fewer than `rounds`.
+        seconds: the wall-clock seconds of this process's rounds so far, newest last.
+        is_last: whether no round follows, even if the run ends before `rounds`.
     """
     number = line["round"]
     parts = [f"round {number:>{len(str(rounds))}}/{rounds}"]
@@ -291,14 +292,14 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], i
         parts.append(_sizes(*(line["bytes"][f"payload_{way}"] for way in ("up", "down"))))
     parts.append(_format_brief(seconds[-1]))
     if 0 < number < rounds and not is_last:
-        # the first round pays for starting the workers: it says little about the others
+        # the first round includes starting the workers and is not representative
         usual = seconds[1:] or seconds
         parts.append(f"{_format_brief((rounds - number) * sum(usual) / len(usual))} left")
     return " | ".join(parts)
 
 
 def _sizes(*counts: int) -> str:
-    """Bytes in one unit for all, of two digits or three."""
+    """Sizes in a common unit, with two or three digits."""
     scale, unit = 1e3, "kB"
     for larger_scale, larger_unit in ((1e6, "MB"), (1e9, "GB")):
         if max(counts) >= 0.9995 * larger_scale:

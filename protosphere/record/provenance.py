@@ -1,4 +1,4 @@
-"""Where a run comes from: the command that started it, the versions of what it is made of, the machine.
+"""The origin of a run: the command that started it, versions, and the machine.
 
 `origin.json` of the run's folder has an entry for every start: the first, and each resume.
 """
@@ -24,14 +24,14 @@ from protosphere.core.text import own_version
 
 FILE = "origin.json"
 PACKAGES = ("flwr", "torch", "numpy", "safetensors")
-PATIENCE = 5.0  # seconds for git
-# started by Flower or by a notebook, whose words say nothing of the run
+PATIENCE = 5.0  # seconds that git may take
+# started by Flower or a notebook, whose command lines say nothing about the run
 NOT_A_COMMAND = ("flwr", "flower", "ray", "ipykernel", "default_worker")
 
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Of this program, of Python, and of the packages that figures depend on."""
+    """The versions of this program, of Python, and of the packages that affect metrics."""
     return {
         "protosphere": own_version(),
         "python": platform.python_version(),
@@ -40,9 +40,9 @@ def versions() -> dict[str, str]:
 
 
 def note(folder: Path) -> None:
-    """Add this start to `origin.json` of a run's folder. It says where figures come from and changes none: what cannot
-    be found out is left out, and a folder that cannot be written is the run's to notice."""
-    # the working directory, too, may have gone
+    """Add this start to `origin.json` in a run's folder. Unknown facts are left out, and a failure to write is ignored
+    here, since it changes no metrics."""
+    # even the working directory may be gone
     with suppress(OSError):
         starts = [*origins(folder), _now()]
         with replacing(folder / FILE) as temporary:
@@ -50,9 +50,9 @@ def note(folder: Path) -> None:
 
 
 def origins(folder: Path) -> list[dict[str, Any]]:
-    """The starts of a run, the first one first; none where there is no record of them."""
+    """The starts of a run, oldest first; empty without a record of them."""
     try:
-        # what is damaged says nothing
+        # a damaged record is ignored
         starts = json.loads((folder / FILE).read_bytes())
     except (OSError, ValueError):
         return []
@@ -69,19 +69,19 @@ def _now() -> dict[str, Any]:
 
 
 def command_of(arguments: Sequence[str]) -> str:
-    """The command line, as a shell takes it; "" where it is one of Flower's own or of a notebook."""
+    """The command line in shell syntax; "" if it belongs to Flower or a notebook."""
     place = arguments[0] if arguments else ""
     program = Path(place).name
     if not program or program.startswith(NOT_A_COMMAND) or "ipykernel" in place or "/ray/" in place:
         return ""
-    # the folder that a program lies in is this machine's own
+    # without the program's folder, which is specific to this machine
     return shlex.join([program, *arguments[1:]])
 
 
 @lru_cache(maxsize=1)
 def commit_of(folder: str) -> str:
-    """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
-    where there is none."""
+    """The commit of the git repository that contains a folder, with "-dirty" if tracked files differ from it; ""
+    without a repository."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit and _git(folder, "status", "--porcelain", "-uno"):
         commit += "-dirty"
@@ -90,7 +90,7 @@ def commit_of(folder: str) -> str:
 
 def _git(folder: str, *arguments: str) -> str:
     try:
-        # without locks: it only looks
+        # without locks, since it only reads
         command = ["git", "--no-optional-locks", "-C", folder, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -100,7 +100,7 @@ def _git(folder: str, *arguments: str) -> str:
 
 @lru_cache(maxsize=1)
 def machine() -> dict[str, Any]:
-    """What the server's machine is: its system, cores, and accelerators by name."""
+    """The server's machine: system, cores, and names of accelerators."""
     details: dict[str, Any] = {"system": platform.platform(), "cores": os.cpu_count()}
     if torch.cuda.is_available():
         details["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""What clients answer in a round: their replies, and how many bytes crossed."""
+"""The clients' replies in a round, and their sizes."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,8 +10,7 @@ from protosphere.wire.payloads import Report
 
 @dataclass(frozen=True)
 class Bytes:
-    """Sizes of one message or a sum of them: the values of its payload alone, and all records as Flower serialises
-    them."""
+    """The size of one message, or a sum of sizes: the payload's values, and all records as Flower serialises them."""
 
     payload: int = 0
     wire: int = 0
@@ -22,18 +21,18 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client answered.
+    """The reply of one client.
 
     Attributes:
-        trains: whether it was asked to train (else to evaluate only).
+        trains: whether it was asked to train; otherwise it was asked to evaluate.
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
-        problem: why the reply, or its upload, was dropped; empty when all is well.
-        dropped: whether its upload was refused, or was missing where one was due.
-        ensemble: its checked class probabilities of the shared test set, (n, K) float16.
+        problem: why the reply or its upload was dropped; "" if it was not.
+        dropped: whether its upload was refused or is missing.
+        ensemble: its checked class probabilities for the shared test set, (n, K) float16.
         confusion: its checked confusion matrix as (true class, predicted class, samples).
-        refused: why something of it was dropped that spoils nothing else of the reply.
-        false: whether it claims other samples than the client said it has; then nothing in it counts.
-        blames: whether it says that its method, somebody's own, has failed.
+        refused: why an optional item was dropped, which leaves the rest of the reply valid.
+        false: whether its sample counts contradict the client's identity; then the whole reply is ignored.
+        blames: whether it reports that a user's method has failed.
     """
 
     partition: int
@@ -50,19 +49,19 @@ class Reply:
 
     @property
     def problems(self) -> str:
-        """All that was wrong with it, in words."""
+        """Everything that was wrong with it, in words."""
         return "; ".join(filter(None, (self.problem, self.refused)))
 
     @property
     def valid(self) -> bool:
-        """Whether it counts towards `min-replies`."""
+        """Whether the reply counts towards `min-replies`."""
         return self.report is not None and not self.problem
 
     def without_upload(self, problem: str) -> "Reply":
-        """The same, its upload dropped for this reason."""
+        """The same reply, with its upload dropped for this reason."""
         report = None if self.report is None else replace(self.report, payload=None)
         return replace(self, report=report, problem=problem, dropped=True)
 
     def refusing(self, reason: str) -> "Reply":
-        """The same, with one reason more why something of it was dropped."""
+        """The same reply, with one more reason in `refused`."""
         return replace(self, refused="; ".join(filter(None, (self.refused, reason))))

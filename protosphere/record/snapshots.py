@@ -1,5 +1,6 @@
-"""Prototypes that a run keeps for its report and `Run.prototypes`: how far apart the global ones lie, and the vectors
-of the newest round, or with `keep-prototypes = "all"` of every round, a file each in `prototypes/`."""
+"""Prototypes that a run stores for its report and `Run.prototypes`: distances between the global ones, and the vectors
+of the newest round. With `keep-prototypes = "all"`, the vectors of every round are stored, one file each in
+`prototypes/`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,14 +18,17 @@ from protosphere.prototypes.separation import separation
 from protosphere.record.folder import explain_unwritable
 from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
-MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
-MOST_PRODUCTS = 2**30  # K K d: a second or two a round
-NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # of the newest round, and of every round
+MOST_VALUES = (
+    2**22
+)  # values of all clients' vectors together (17 MB), without the global vectors and the two numbers per row
+MOST_PRODUCTS = 2**30  # K K d: one or two seconds per round
+NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # the file of the newest round, and the folder of all rounds
 
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
-    """`separation`: distances and angles of prototypes that all clients share, as their targets (times `scale`).
-    Nothing where clients get prototypes of their own, mixtures, fewer than two, or so many that it would take long."""
+    """`separation`: distances and angles between the prototypes that all clients share, scaled as targets (times
+    `scale`). It is empty if clients get different prototypes or mixtures, or if there are fewer than two or too
+    many."""
     common = _common(downloads)
     if not isinstance(common, PrototypeSet) or len(common) * common.vectors.numel() > MOST_PRODUCTS:
         return {}
@@ -35,13 +39,13 @@ def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, A
 def snapshot(
     uploads: Mapping[int, Payload], downloads: Mapping[int, Payload], scale: float, upload_scale: float = 1.0
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """A round's prototypes, and what there is to say of them.
+    """A round's prototypes, and numbers about them.
 
     Returns:
         `global/labels` (k,) and `global/vectors` (k, d) as targets; `local/clients` (n,), `local/labels` (n,) and
-        `local/vectors` (n, d) as they came up, times `upload_scale`; of mixtures the means. And how many clients there
-        are, how many were left out since all would take too much room (those of the highest numbers), and `scaled`
-        where uploads were multiplied.
+        `local/vectors` (n, d) as uploaded, times `upload_scale`; for mixtures, the means. The second value holds the
+        number of clients, the number left out to save space (those with the highest numbers), and `scaled` if uploads
+        were multiplied.
     """
     tensors: dict[str, Tensor] = {}
     common = _common(downloads)
@@ -70,15 +74,15 @@ def snapshot(
 
 
 def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
-    """What all clients get alike."""
+    """The prototypes that all clients get."""
     return class_vectors(downloads[EVERYONE]) if set(downloads) == {EVERYONE} else None
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], every: bool = False) -> None:
-    """Write a round's prototypes, and what there is to say of them.
+    """Write a round's prototypes, with the numbers about them.
 
     Args:
-        folder: the run's. every: whether those of all rounds stay, or of the newest alone.
+        folder: the run's folder. every: whether to keep all rounds or only the newest.
 
     Raises:
         SettingError: they cannot be written.
@@ -89,7 +93,7 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
         with replacing(folder / NEWEST) as temporary:
             write_tensors(temporary, tensors, texts)
         for old in kept_rounds(folder):
-            # a resumed run does later rounds again
+            # a resumed run repeats later rounds
             if old > number:
                 _file(folder, old).unlink(missing_ok=True)
         if every:
@@ -100,7 +104,7 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
 
 
 def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The newest round's prototypes, as they were saved; both empty where there are none.
+    """Load the newest round's prototypes; both values are empty if there are none.
 
     Raises:
         SettingError: the file cannot be read.
@@ -116,7 +120,7 @@ def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
 
 
 def read_round(folder: Path, number: int) -> dict[str, Tensor]:
-    """What is kept of a round, by the names of `snapshot`; nothing of a file that is not there or cannot be read."""
+    """Load the tensors of a round, named as in `snapshot`; empty if the file is missing or unreadable."""
     try:
         return read_tensors(_file(folder, number))[0]
     except (OSError, SafetensorError):
@@ -124,7 +128,7 @@ def read_round(folder: Path, number: int) -> dict[str, Tensor]:
 
 
 def kept_rounds(folder: Path) -> list[int]:
-    """The rounds of which a file is there."""
+    """The rounds that have a file."""
     names = [path.stem.removeprefix("round-") for path in (folder / FOLDER).glob("round-*.safetensors")]
     return sorted(int(name) for name in names if name.isdecimal())
 
