@@ -1,6 +1,6 @@
-"""Figures by client as a tidy table: a row is a client in a round, a column is a figure.
+"""Metrics by client as a tidy table: one row per client and round, one column per metric.
 
-The lines of metrics.jsonl hold the same figures by client; `clients.parquet` is made of them when a run ends.
+The lines of metrics.jsonl hold the same metrics by client; `clients.parquet` is made from them when a run ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ COLUMN_OF_SPLIT = {TEST: "accuracy", VALIDATION: "validation"}
 def client_rows(
     line: Mapping[str, Any], models: Mapping[int, str], names: Mapping[int, str], rule: str
 ) -> list[dict[str, Any]]:
-    """The rows of one round, by ascending partition.
+    """The rows of one round, in partition order.
 
     Args:
-        line: of metrics.jsonl, with its figures by client.
+        line: a line of metrics.jsonl with its metrics by client.
         models: partition -> name of the client's model. names: partition -> name of the client, if it has one.
-        rule: the run's own inference rule, whose accuracies have columns of their own.
+        rule: the run's own inference rule, whose accuracies have their own columns.
     """
     figures_by_partition: dict[int, dict[str, Any]] = {}
     seconds = line.get("time", {}).get("train", {})
@@ -51,7 +51,7 @@ def client_rows(
 def rows_of_run(
     lines: Iterable[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str
 ) -> Iterable[list[dict[str, Any]]]:
-    """`client_rows` of each round.
+    """The `client_rows` of each round.
 
     Args:
         roster: the entries of roster.json.
@@ -63,7 +63,7 @@ def rows_of_run(
 
 
 def training_figures(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one client's training, or of the mean over clients."""
+    """The columns for one client's training, or for the mean over clients."""
     figures = {}
     for name, value in training.get("loss", {}).items():
         figures[name if name == "loss" else f"loss/{name}"] = value
@@ -92,15 +92,15 @@ def _evaluation_figures(evaluation: Mapping[str, Any], rule: str) -> dict[str, A
 
 
 def write(path: Path, rounds: Iterable[list[dict[str, Any]]]) -> None:
-    """The rows of all rounds as one Parquet file.
+    """Write the rows of all rounds as one Parquet file.
 
     Args:
-        rounds: the rows of each, which are held as columns of numbers: 10,000 clients take 2 MB a round.
+        rounds: the rows of each round, which are stored as numeric columns: 10,000 clients take 2 MB per round.
     """
     import pyarrow
     import pyarrow.parquet
 
-    # of clients that keep their figures there are no rows
+    # clients that withhold their metrics have no rows
     kinds = [("round", pyarrow.int64()), ("client", pyarrow.int64()), ("name", pyarrow.string())]
     tables = [pyarrow.schema([*kinds, ("model", pyarrow.string())]).empty_table()]
     for rows in rounds:
@@ -108,6 +108,6 @@ def write(path: Path, rounds: Iterable[list[dict[str, Any]]]) -> None:
         for name in dict.fromkeys(name for row in rows for name in row):
             columns[name] = [row.get(name) for row in rows]
         tables.append(pyarrow.table(columns))
-    # a figure may be missing in one round, and whole in another
+    # a metric may be missing in one round and complete in another
     table = pyarrow.concat_tables(tables, promote_options="permissive")
     pyarrow.parquet.write_table(table, path, write_page_checksum=True)

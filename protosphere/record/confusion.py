@@ -1,7 +1,7 @@
-"""What clients take for what in a run's last evaluation: the counts as they come, as a line has them, and per class.
+"""Confusion matrices of a run's last evaluation: as clients send them, as a line stores them, and per class.
 
-In a line and in the summary counts are triples (true class, predicted class, rows), those of no row left out. Where
-clients told of each class alone how many are right, what is wrong was predicted as OTHER.
+Lines and the summary store triples (true class, predicted class, samples) without zero counts. If clients reported only
+the correct predictions per class, all wrong ones count as OTHER.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Any
 
 from protosphere.wire.confusion import OTHER, Triples
 
-MANY = 200  # clients from which no one's own counts are kept
+MANY = 200  # number of clients above which counts by client are not stored
 
 
 def confusion_figures(counts: Mapping[int, Triples], rule: str, models: Mapping[int, str]) -> dict[str, Any]:
-    """`confusion` of a line: the sums by architecture, and where there are few clients each one's counts; nothing where
-    no client told.
+    """`confusion` of a line: sums by architecture and, for few clients, the counts of each client; empty if no client
+    reported any.
 
     Args:
-        counts: by partition. rule: by which the clients predicted. models: partition -> architecture.
+        counts: partition -> counts. rule: the inference rule. models: partition -> architecture.
     """
     if not counts:
         return {}
@@ -36,7 +36,7 @@ def confusion_figures(counts: Mapping[int, Triples], rule: str, models: Mapping[
 
 
 def together(models: Iterable[Sequence[Sequence[int]]]) -> Triples:
-    """Over all architectures."""
+    """The sum over all architectures."""
     sums: Counter[tuple[int, int]] = Counter()
     for triples in models:
         for true, predicted, rows in triples:
@@ -45,7 +45,7 @@ def together(models: Iterable[Sequence[Sequence[int]]]) -> Triples:
 
 
 def _count(triples: Iterable[Sequence[int]]) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """Rows by their true class, by their predicted class, and those predicted right by class."""
+    """Numbers of samples by true class, by predicted class, and correctly predicted by class."""
     rows, predictions, right = Counter[int](), Counter[int](), Counter[int]()
     for true, predicted, number in triples:
         if number:
@@ -56,17 +56,16 @@ def _count(triples: Iterable[Sequence[int]]) -> tuple[Counter[int], Counter[int]
 
 
 def by_class(triples: Iterable[Sequence[int]]) -> dict[str, dict[str, float | int]]:
-    """Class -> accuracy and rows, of the classes that have test rows."""
+    """Class -> accuracy and number of samples, for classes with test samples."""
     rows, _, right = _count(triples)
     return {str(label): {"accuracy": right[label] / rows[label], "rows": rows[label]} for label in sorted(rows)}
 
 
 def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
-    """Every class that has test rows alike, however many: `accuracy`, the mean of the classes' own accuracies (balanced
-    accuracy), and `f1`, the mean of their F1. As scikit-learn's balanced_accuracy_score and f1_score(average="macro")
-    have them, the latter with these classes as its `labels`.
+    """Unweighted means over the classes with test samples: `accuracy` (balanced accuracy) and `f1`. They equal
+    scikit-learn's balanced_accuracy_score and f1_score(average="macro"), the latter with these classes as its `labels`.
 
-    None where there are no rows; `f1` also where clients told of each class alone how many are right.
+    Both are None without samples; `f1` is also None if clients reported only the correct predictions per class.
     """
     rows, predictions, right = _count(triples)
     if not rows:
@@ -79,7 +78,7 @@ def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
 
 
 def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`classes` of a run's summary: by which rule, per class over all clients, and by architecture; and `macro`."""
+    """`classes` of a run's summary: the rule, metrics per class over all clients and by architecture, and `macro`."""
     confusion = _last(lines)
     if not confusion:
         return {}
@@ -95,5 +94,5 @@ def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _last(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The counts of the last evaluation that has any."""
+    """The counts of the last evaluation with a confusion matrix."""
     return next((line["confusion"] for line in reversed(lines) if "confusion" in line), {})

@@ -1,5 +1,5 @@
-"""The run's folder: settings, one line of metrics a round, the checkpoint, the summary. Every write is whole or
-not at all (a temporary file, then a rename)."""
+"""The run's folder: settings, one line of metrics per round, the checkpoint, the summary. Files are written completely
+or not at all (a temporary file, then a rename)."""
 
 import json
 import os
@@ -29,13 +29,13 @@ from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_nam
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
-TIMES_BY_CLIENT = ("train", "evaluate", "client")  # what of a line's `time` is by client
-UNFINISHED = ("starting", "running")  # states of a run that is on
-FORMAT = 4  # of a run's folder; another number means that this program cannot read it
+TIMES_BY_CLIENT = ("train", "evaluate", "client")  # fields of a line's `time` that are by client
+UNFINISHED = ("starting", "running")  # states of a run that has not ended
+FORMAT = 4  # the format of a run's folder; this program cannot read others
 EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
 REMEDY = "restore it from a copy, or start a new run"
 LONGEST_NAME = (
-    100  # bytes of a new run's name before its random digits; a data set's may be longer than a file's can be
+    100  # bytes of a new run's name before its random digits, since a data set's name may be too long for a file
 )
 
 
@@ -51,17 +51,17 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
-        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # each is told a line when it is on the disk
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # each is called with a line after it is on disk
 
     @property
     def name(self) -> str:
-        """The run's key: client stores are kept under it."""
+        """The run's name, which is also the name of the clients' stores."""
         return self.path.name
 
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
-        """A new folder for this run: its time, method and data set, and eight random digits, since its clients keep
-        their models under its name wherever they are.
+        """Make a new folder, named after the time, method and data set, with eight random digits, because clients on
+        all machines store their models under its name.
 
         Raises:
             SettingError: when the results folder cannot be written.
@@ -69,7 +69,7 @@ class RunFolder:
         root = results_root(settings.results_dir)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time()))
         base_name = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
-        # the name travels in every message, so equal runs must have names of one length to have the same bytes
+        # the name is in every message: equal runs need names of equal length for equal byte counts
         folder = cls(root / f"{plain_name(base_name, LONGEST_NAME)}-{secrets.token_hex(4)}")
         with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -89,13 +89,13 @@ class RunFolder:
         run_config: Mapping[str, Any],
         as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> "RunFolder":
-        """The folder that `resume` names (see `find_run`).
+        """Open the folder that `resume` names (see `find_run`).
 
         Args:
-            as_of_today: makes what this version would have kept of the settings that are kept there.
+            as_of_today: converts stored settings to those that this version would store.
 
         Raises:
-            SettingError: no such run, no checkpoint yet, or a setting that may not change does.
+            SettingError: there is no such run, it has no checkpoint, or a setting differs that must not change.
         """
         folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
         if not is_run_name(folder.name):
@@ -117,30 +117,31 @@ class RunFolder:
         """The settings that the run was started with."""
         settings = self._read_json("settings.json", dict)
         if "digest" in settings:
-            # format 3 had one in each JSON file
+            # each JSON file of format 3 had one
             raise SettingError(f"{self.path} {EARLIER_VERSION}.")
         refuse_earlier(settings, self.path)
         return settings
 
     def roster(self) -> list[dict[str, Any]]:
-        """Who took part when the run was started, or last resumed."""
+        """The clients at the start of the run, or at its last resume."""
         return self._read_json("roster.json", list)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder while a server runs in it.
+        """Lock the folder while a server uses it.
 
         Raises:
             SettingError: another process holds it.
         """
         with folder_lock(self.path, "a run"):
-            # of a server that was killed while it wrote
+            # left by a server that was killed while writing
             for temporary in self.path.glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
             yield
 
     def make_stores(self) -> None:
-        """Make the folder of its clients' stores, by which workers of other machines know this home for the run's.
+        """Make the folder of the clients' stores, by which workers on other machines recognise the run's
+        PROTOSPHERE_HOME.
 
         Raises:
             SettingError: it cannot be written.
@@ -149,10 +150,10 @@ class RunFolder:
             stores(self.name).mkdir(parents=True, exist_ok=True)
 
     def discard_unless_begun(self) -> None:
-        """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
+        """Remove the folder if no round was finished: it holds no result, and `latest` must not find it."""
         if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
             return
-        # a folder that cannot be taken away does no harm beside the error that led here
+        # a folder that cannot be removed matters less than the error that led here
         with suppress(OSError):
             names = ("settings.json", "roster.json", "status.json", "origin.json", ".lock")
             for name in names:
@@ -161,13 +162,13 @@ class RunFolder:
             stores(self.name).rmdir()
 
     def refuse_fewer_rounds(self, rounds: int, finished: int, resume: str) -> None:
-        """A resumed run cannot end before the round that it has finished, and `latest` names one that can go on.
+        """Refuse to end a resumed run before its last finished round, and `latest` for a run that cannot continue.
 
         Args:
-            resume: by what the run was named.
+            resume: how the run was named.
 
         Raises:
-            SettingError: it is asked to end earlier, or `latest` has come to its end.
+            SettingError: it should end earlier, or `latest` has already ended.
         """
         if resume == "latest" and rounds == finished and (self.path / "summary.json").exists():
             raise SettingError(
@@ -180,20 +181,20 @@ class RunFolder:
             )
 
     def set_end(self, rounds: int, settings: Settings) -> None:
-        """Remember when the run is now to end, so that a later resume need not be told again."""
+        """Store when the run is to end, for a later resume."""
         ends = {"stop-patience": settings.stop_patience, "rounds": rounds}
         self._write_json("settings.json", self.settings() | ends)
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
-        """Who took part, and what each discloses."""
+        """Write the clients, with what each discloses."""
         self._write_json("roster.json", roster)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """How far the run is, for whoever looks on."""
+        """Write the progress of the run, for other programs."""
         self._write_json("status.json", status)
 
     def status(self) -> dict[str, Any]:
-        """Inverse of `write_status`; a run that was on when its process ended is `stopped`, whatever the file says."""
+        """Inverse of `write_status`. A run whose process ended before the run is `stopped`, whatever the file says."""
         status = self._read_json("status.json", dict)
         if status.get("state") in UNFINISHED and not is_held(self.path):
             status["state"] = "stopped"
@@ -204,7 +205,7 @@ class RunFolder:
             unsettled.settle()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """The run's outcome, when what the last evaluation has left is on the disk."""
+        """Write the run's summary, after the states of its clients are on disk."""
         self._settle()
         self._write_json("summary.json", summary)
 
@@ -213,7 +214,7 @@ class RunFolder:
         return self._read_json("summary.json", dict)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line to metrics.jsonl and see it to the disk."""
+        """Append one line to metrics.jsonl and sync it to disk."""
         text = _as_text(line)
         with explain_unwritable(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(text)
@@ -223,13 +224,13 @@ class RunFolder:
             hear(line)
 
     def replace_last(self, line: Mapping[str, Any]) -> None:
-        """Put a line in the place of the newest one, whole or not at all."""
+        """Replace the newest line, completely or not at all."""
         self._rewrite_lines(line["round"] - 1, line)
         for hear in self.listeners:
             hear(line)
 
     def _rewrite_lines(self, last_round: int, *further_lines: Mapping[str, Any]) -> None:
-        """Write metrics.jsonl anew: the lines up to that of `last_round`, and further ones."""
+        """Rewrite metrics.jsonl with the lines up to `last_round`, and further lines."""
         with self._replacing("metrics.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
             for line in self.each_line():
                 if line["round"] <= last_round:
@@ -238,19 +239,18 @@ class RunFolder:
                 file.write(_as_text(further_line))
 
     def lines(self, with_clients: bool = True) -> list[dict[str, Any]]:
-        """All finished lines of metrics.jsonl; a line that a crash cut short is left out.
+        """All complete lines of metrics.jsonl; a line that a crash cut short is left out.
 
         Args:
-            with_clients: whether with the figures by client, of which there may be many: who reads them of a whole run
-                asks for `each_line`.
+            with_clients: whether to include metrics by client, which may be large; `each_line` reads them line by line.
 
         Raises:
-            SettingError: the lines cannot be read, or some of them are gone.
+            SettingError: the lines cannot be read, or some are missing.
         """
-        # before the lines: a run that ends meanwhile has more of them, and not fewer
+        # read before the lines: a run that ends meanwhile then has more lines, not fewer
         ended, summary = (self.path / "summary.json").exists(), {}
         if ended:
-            # of one that cannot be read its own reader says so
+            # an unreadable summary is reported when it is read itself
             with suppress(SettingError):
                 summary = self.summary()
         lines = []
@@ -264,7 +264,7 @@ class RunFolder:
         return lines
 
     def each_line(self) -> Iterator[dict[str, Any]]:
-        """The lines with their figures by client, of which one at a time is in memory.
+        """The lines with their metrics by client, one at a time in memory.
 
         Raises:
             SettingError: a line cannot be read.
@@ -281,7 +281,7 @@ class RunFolder:
             raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
     def newest_line(self) -> dict[str, Any]:
-        """The last line with its figures by client; empty where there is none.
+        """The last line with its metrics by client; empty if there is none.
 
         Raises:
             SettingError: a line cannot be read.
@@ -292,7 +292,7 @@ class RunFolder:
         return newest
 
     def write_client_table(self, rule: str) -> None:
-        """Write the figures by client of all rounds as one tidy table.
+        """Write the metrics by client of all rounds as one tidy table.
 
         Args:
             rule: the run's own inference rule.
@@ -301,10 +301,10 @@ class RunFolder:
             client_tables.write(temporary, client_tables.rows_of_run(self.each_line(), self.roster(), rule))
 
     def truncate(self, last_round: int) -> None:
-        """Drop what was written after the line of `last_round`: those rounds are run again.
+        """Drop everything after the line of `last_round`: later rounds are run again.
 
         Raises:
-            SettingError: a line up to there is missing, so that the run's figures would be of a part of it.
+            SettingError: a line up to there is missing, so that the run would be incomplete.
         """
         try:
             rounds = [line["round"] for line in self.each_line() if line["round"] <= last_round]
@@ -320,13 +320,13 @@ class RunFolder:
             )
         self._rewrite_lines(last_round)
         with explain_unwritable(self.path):
-            # what was said of the end, or of a further round, holds no longer
+            # files about the end or about later rounds are outdated
             for name in ("summary.json", "report.html", client_tables.FILE):
                 (self.path / name).unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
-        """The server's state after a round: tensors, and a JSON value beside them. It counts on what clients of this
-        process have kept, which is on the disk before it."""
+        """Write the server's state after a round: tensors and a JSON value. The states of this process's clients are
+        synced to disk first, since the checkpoint relies on them."""
         metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
         self._settle()
         with self._replacing("checkpoint.safetensors") as temporary:
@@ -336,7 +336,7 @@ class RunFolder:
         """Inverse of `save_checkpoint`.
 
         Raises:
-            SettingError: it cannot be read, or was made while the folder had another name.
+            SettingError: it cannot be read, or the folder had another name when it was made.
         """
         path = self.path / "checkpoint.safetensors"
         try:
@@ -370,13 +370,13 @@ class RunFolder:
 
     @contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:
-        """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
+        """A temporary file that replaces `name` after it is complete, and is removed otherwise."""
         with explain_unwritable(self.path), replacing(self.path / name) as temporary:
             yield temporary
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder with a settings.json is a run's, or was: other programs keep such a file, too."""
+    """Whether a folder with a settings.json belongs to a run: other programs use this file name, too."""
     if any((folder / name).exists() for name in ("status.json", "metrics.jsonl", "checkpoint.safetensors")):
         return True
     with suppress(SettingError):
@@ -385,14 +385,13 @@ def _is_run(folder: Path) -> bool:
 
 
 def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
-    """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
-    knows it by.
+    """The folder of a run, by its path, its name in the results folder, `latest`, or its number in Flower.
 
     Args:
-        resumes: `latest` is the run that began last. Else it is the newest of those with a finished round.
+        resumes: whether `latest` means the run that started last; otherwise it is the newest run with a finished round.
 
     Raises:
-        SettingError: when there is none, or no round of the run that is to be resumed was finished.
+        SettingError: there is none, or the run to resume has no finished round.
     """
     root = results_root(results_dir)
     if name == "latest":
@@ -410,7 +409,7 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
         return runs_with_rounds[-1]
     for path in (Path(os.path.expanduser(name)), root / name):
         if path.is_absolute() and (path / "settings.json").exists():
-            # the last part of the path is the run's key, which `..` or a link would hide
+            # the last part of the path is the run's name, which `..` or a link would hide
             return path.resolve()
     if name.isdecimal() and (folder := find_flower_run(name, root)):
         return folder.resolve()
@@ -426,11 +425,11 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
 
 
 def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> Path | None:
-    """The folder of the run that Flower knows by this number; None where none says so.
+    """The folder of the run with this number in Flower; None if there is none.
 
     Args:
         results: the results folder.
-        most: how many of the newest folders to look into, by their names, which begin with the time.
+        most: how many of the newest folders to search, by name, since names begin with the time.
     """
     for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -440,7 +439,7 @@ def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> 
 
 
 def append_log(log: Path, text: str) -> Path | None:
-    """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
+    """Append to a log, which a resumed run continues. Returns None if it cannot be written."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
@@ -456,13 +455,13 @@ def difference(
     indifferent: Set[str],
     as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> tuple[str, str, str] | None:
-    """The first setting in which two runs differ, and in words what it is in each; None where they compute the same.
+    """The first setting in which two runs differ, with both values in words; None if there is none.
 
     Args:
         indifferent: settings in which they may differ.
-        as_of_today: makes what this version would have kept of the old ones.
+        as_of_today: converts old settings to those that this version would store.
     """
-    # first the method, whose code the rest needs: the new one's may run, another that the old one names may not
+    # the method first, since the rest needs its code, and only the code of the new settings may be run
     names: Set[str] = {"strategy"} & old.keys()
     if all(old[name] == new.get(name) for name in names):
         old = as_of_today(old)
@@ -475,7 +474,7 @@ def difference(
 
 @contextmanager
 def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[None]:
-    """What goes wrong on the disk, as one sentence."""
+    """Inside, errors of the disk become one sentence."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -487,7 +486,7 @@ def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[N
 
 
 def _without_clients(line: dict[str, Any]) -> dict[str, Any]:
-    """A line without its figures by client; what is no line at all is its reader's to refuse."""
+    """A line without its metrics by client. Anything that is not a line is left for its reader to refuse."""
     if not isinstance(line, dict) or not isinstance(line.get("time"), dict):
         return line
     time_of_round = {name: seconds for name, seconds in line["time"].items() if name not in TIMES_BY_CLIENT}
@@ -500,10 +499,10 @@ def _as_text(line: Mapping[str, Any]) -> str:
 
 
 def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
-    """What of a run's lines is gone, as a part of a sentence; "" for nothing.
+    """Which of a run's lines are missing, as part of a sentence; "" if none are.
 
     Args:
-        summary: of a run that came to its end; else nothing.
+        summary: the summary of a run that has ended; otherwise empty.
     """
     if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
         # what is no line at all is its reader's to refuse

@@ -1,7 +1,7 @@
-"""The values that cross the wire, as plain dataclasses; messages.py gives them their wire form.
+"""The contents of messages as plain dataclasses; messages.py encodes them.
 
-A method may declare parts of the kinds of parts.py and nothing else: that is how "nothing but prototypes leaves a
-client" can be tested for every method that promises it.
+A method can only declare parts of the kinds in parts.py. Therefore "nothing but prototypes leaves a client" can be
+tested for every method that promises it.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from protosphere.prototypes.weights import Weights
 # the parts of a message by name
 Payload = Mapping[str, PartValue]
 KINDS: dict[str, type[PartValue]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
-EVERYONE = -1  # the key of a download that is the same for all
+EVERYONE = -1  # the key of a download for all clients
 T = TypeVar("T", bound=PartValue)
 
 
 def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
-    """One part of a payload, of the kind that its method declares.
+    """One part of a payload, of the kind declared by the method.
 
     Args:
-        name: of the part; "": the name of its kind.
+        name: the part's name; "" for the name of its kind.
 
     Raises:
         KeyError: there is no such part.
@@ -39,12 +39,12 @@ def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
 
 
 def prototypes_of(payload: Payload, name: str = "") -> PrototypeSet:
-    """A payload's prototypes, as `part_of`."""
+    """A payload's prototypes; errors as in `part_of`."""
     return part_of(payload, PrototypeSet, name)
 
 
 def weights_of(payload: Payload, name: str) -> Weights:
-    """A payload's weights of that name, as `part_of`."""
+    """A payload's weights of that name; errors as in `part_of`."""
     return part_of(payload, Weights, name)
 
 
@@ -79,15 +79,15 @@ class Instruction:
     """Server to client: what one message of a round asks for.
 
     Attributes:
-        run: name of the results folder; a client's store is kept under it.
-        round: the round r, from 1; an evaluation is of the model that round r left, from 0 (untrained models).
-        last_trained_round: the last round whose training the server took from this client, 0 if none: a client whose
-            store does not reach that far has lost it, and must not start again unnoticed.
-        payload: what the method sends down, or None (round 1, or nothing aggregated yet).
-        constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
-        last: whether this evaluation is the run's last.
-        made: of a method that sends `once`, the round that made the payload, which the client may have: then it is
-            None; 0 where there is none.
+        run: the name of the results folder, which is also that of the client's store.
+        round: the round r, from 1; an evaluation is of the model after round r, from 0 (untrained models).
+        last_trained_round: the last round in which the server accepted this client's training, 0 if none. A client
+            without a state of that round has lost it and must not silently start again.
+        payload: the method's download, or None (in round 1, or if nothing was aggregated yet).
+        constants: numbers that the method's server half computed once for the run, by name (such as TinyProto's mu).
+        last: whether this evaluation is the last one of the run.
+        made: for a method that sends `once`, the round that made the payload; the payload is None if the client already
+            has it. 0 for other methods.
     """
 
     run: str
@@ -101,17 +101,17 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How many of a client's test and validation rows each prediction rule got right.
+    """The numbers of test and validation samples of a client that each inference rule predicted correctly.
 
     Attributes:
-        rows: (test rows, validation rows).
-        correct: rule -> (right on test, right on validation). A rule that a client cannot apply (no training rows,
-            nothing received) is missing.
+        rows: (test samples, validation samples).
+        correct: rule -> (correct test samples, correct validation samples). A rule that a client cannot apply (no
+            training samples, no download) is missing.
         seconds: time spent.
-        auc: area under the ROC curve of the run's own rule on the test rows, the mean over classes; None where it was
-            not asked for, or cannot be computed.
-        confusion: counts of (true class, predicted class) of the run's own rule on the test rows, row by row; empty
-            where it was not asked for. Above `MOST_CLASSES` classes counts of (true class, right or wrong).
+        auc: area under the ROC curve of the run's own rule on the test samples, averaged over classes; None if it was
+            not requested or cannot be computed.
+        confusion: counts of (true class, predicted class) of the run's own rule on the test samples, row by row; empty
+            if not requested. With more than `MOST_CLASSES` classes, counts of (true class, right or wrong).
     """
 
     rows: tuple[int, int]
@@ -123,16 +123,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """What a client tells about one round of training; scalars only.
+    """A client's metrics of one round of training; scalars only.
 
     Attributes:
-        rows: training rows. steps: optimiser steps.
-        parts: mean over the steps of each part of the loss; `loss` is their weighted total.
-        gradient_ratio: norm of the gradient on z of all that the method adds to the cross-entropy, over the
-            norm of the cross-entropy's own, on the first batch; 0 where the method adds nothing.
-        target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the
-            local ones where a method uploads none (0 where there are none at all, None where they were not measured).
-        seconds: training, prototypes and store included.
+        rows: training samples. steps: optimiser steps.
+        parts: the mean over steps of each term of the loss; `loss` is their weighted total.
+        gradient_ratio: the norm of the gradient of the method's own terms on z, divided by that of the cross-entropy,
+            on the first batch; 0 without such terms.
+        target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the local
+            ones if a method uploads none (0 if there are none at all, None if they were not measured).
+        seconds: including training, prototypes and storage.
     """
 
     rows: int
@@ -149,10 +149,9 @@ class Report:
     """Client to server: the reply to a message of training, or of evaluation.
 
     Attributes:
-        problem: one sentence for a person when training failed (a loss that is not finite, say); there is no upload
-            then.
+        problem: one sentence if training failed (for example, a loss that is not finite); there is then no upload.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
-        ensemble: class probabilities of the shared test set, unchecked, in rounds that measure it.
+        ensemble: unchecked class probabilities for the shared test set, in rounds that measure it.
     """
 
     partition: int
@@ -167,24 +166,24 @@ class Report:
 
 @dataclass(frozen=True)
 class Identity:
-    """Client to server before training: who this client is and what it will disclose.
+    """Client to server before training: the client's identity and what it will disclose.
 
     Attributes:
-        partition, partitions: its partition id, and how many there are.
-        classes: labels held in its training rows, ascending.
-        class_counts: how many training rows it has of each of them, or the share of these that counts; none where the
-            method does not ask.
-        rows: (training, validation, test) row counts; none where they are withheld.
-        discloses: what leaves this client, in words, for the roster.
-        settings: digest of the settings by which both ends read a message (`Run.digest`).
-        encoder: fingerprint of the public encoder that it reads samples through; "" without one.
-        problem: one sentence when the client cannot take part.
-        domain: the one of the data set's domains that its rows come from; "" if there is none to name.
-        name: what it calls itself; "" where it does not say. A client that takes another name stays the same client.
-        layouts: the layout of each part of weights that it shares, a line a tensor.
-        method: digest of the file that its method came from; "" where it is one of ours.
-        companion: name and size of a second model that all clients have alike; "" where the method has none.
-        flower: the minor version of its Flower, as 1.42; "" in a simulation, where all have the server's.
+        partition, partitions: its partition id, and the number of partitions.
+        classes: the labels of its training samples, ascending.
+        class_counts: its number of training samples of each of these classes, after capping; empty if the method does
+            not request them.
+        rows: numbers of (training, validation, test) samples; empty if they are withheld.
+        discloses: what this client discloses, in words, for the roster.
+        settings: digest of the settings that decide how both sides read messages (`Run.digest`).
+        encoder: fingerprint of its public encoder; "" without one.
+        problem: one sentence if the client cannot take part.
+        domain: the domain of its samples; "" if it names none.
+        name: its name; "" without one. A client with a new name remains the same client.
+        layouts: the layouts of the weights that it exchanges, one line per tensor.
+        method: digest of the file of a user's method; "" for a built-in method.
+        companion: name and size of a second model that all clients share; "" if the method has none.
+        flower: the minor version of its Flower, such as 1.42; "" in a simulation, where it is the server's.
     """
 
     partition: int
@@ -209,10 +208,10 @@ class Identity:
 
     @property
     def withheld(self) -> bool:
-        """Whether it tells neither its rows nor the classes that it holds, as under `privacy`."""
+        """Whether it withholds its sample counts and classes, as under `privacy`."""
         return not self.rows
 
     @property
     def trains(self) -> bool:
-        """Whether it has training rows; of who withholds them everybody believes it."""
+        """Whether it has training samples; a client that withholds its counts is assumed to have some."""
         return self.withheld or self.rows[0] > 0

@@ -1,15 +1,16 @@
-"""Bytes of a message by part: what Flower's `count_bytes` counts of a record, values and keys, without the frame around
-them. Flower's own ends in an error at an empty text or list."""
+"""The bytes of a message by part, as Flower's `count_bytes` counts a record: values and keys, without the frame around
+them. Flower's own function fails for an empty text or list."""
 
 from typing import Any
 
 from flwr.app import Array, ConfigRecord, RecordDict
 
-NUMBER = 8  # bytes of a number as protobuf has it
+NUMBER = 8  # bytes of a number in protobuf
 
 
 def bytes_by_part(records: RecordDict) -> dict[str, int]:
-    """Part -> its bytes: of arrays and metrics what stands before the first dot of their names; `config` the rest."""
+    """Part -> bytes. The part of arrays and metrics is the text before the first dot of their names; `config` is
+    everything else."""
     sizes: dict[str, int] = {}
     for record in records.values():
         for key, value in record.items():
