@@ -129,7 +129,7 @@ def _certificate(
 
 
 def _name(common_name: str) -> x509.Name:
-    # a common name has 64 characters at most; the names that count stand in the certificate's extension
+    # a common name has at most 64 characters; the names that matter are in the certificate's extension
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
@@ -148,7 +148,7 @@ def _pem(key: ec.EllipticCurvePrivateKey, secret: str = "") -> bytes:
 
 
 def _write(files: dict[Path, bytes]) -> None:
-    """All of them or, if one is there already, none; a private key is never readable by others, not even for long."""
+    """Write all files, or none if one exists already. A private key is never readable by others, not even briefly."""
     existing_files = [str(path) for path in files if path.exists()]
     if existing_files:
         end(f"{' and '.join(existing_files)} exist already and are kept; remove them first, or give another folder.")

@@ -2,12 +2,12 @@
 
     executor.py [option ...] -- OPTION ...
 
-    --cold            each process loads Flower and torch itself, and is no fork of one that has
-    --allow-app FILE  runs no app but those whose bundles' SHA-256 digests are in this file, one a line
+    --cold            each process loads Flower and torch itself, instead of being forked from one that has
+    --allow-app FILE  runs only apps whose bundles' SHA-256 digests are listed in this file, one per line
 
-What follows `--` are options of `flower-superexec`. How a task is started is chosen by a class of Flower's own,
-`SubprocessExecutor`, of which two methods are replaced here; tests/deploy/test_executor.py holds that they are there. A
-task's token crosses a pipe, where Flower writes it into a command line that everybody on the machine can read.
+The options after `--` are those of `flower-superexec`. Flower starts tasks in its class `SubprocessExecutor`, of which
+two methods are replaced here; tests/deploy/test_executor.py checks that they exist. A task's token is passed through a
+pipe, whereas Flower puts it into a command line that everybody on the machine can read.
 """
 
 import argparse
@@ -30,16 +30,16 @@ from flwr.supernode.runtime import run_clientapp
 
 PRELOADED = ["flwr.supernode.cli", "torch", "safetensors.torch", "scipy.linalg", "filelock", "PIL.Image"]
 TASKS = (TaskType.CLIENT_APP, TaskType.SERVER_APP)
-SET_NAME = 15  # of prctl
+SET_NAME = 15  # option of prctl
 PLAIN_NAMES = r"\w[\w.+-]*/\w[\w.+-]* \w[\w.+-]*"  # publisher, app, version
 
 
 class TaskExecutor:
-    """Starts the processes of tasks.
+    """Starts a process for each task.
 
     Args:
-        cold: each loads what it needs itself.
-        allowed: the file of digests; None where any app may run.
+        cold: whether each process loads its modules itself.
+        allowed: the file of digests; None if any app may run.
     """
 
     def __init__(self, cold: bool, allowed: Path | None):
@@ -47,35 +47,35 @@ class TaskExecutor:
         self._allowed = allowed
         if not cold:
             self._context.set_forkserver_preload(PRELOADED)
-            # it loads while the site waits for its first message
+            # it loads modules while the site waits for its first message
             forkserver.ensure_running()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start a task."""
-        # a site that asks whose code it runs is asked by Flower for ClientApps alone
+        # Flower gives a site with a list of apps only ClientApps to run
         tasks = TASKS if self._allowed is None else TASKS[:1]
         if spec.task_type not in tasks:
             return LaunchResult.failed(f"{spec.task_type} is none of the tasks that are run here: {', '.join(tasks)}")
-        # no daemon, since that may have no children: an app may load its data by processes
+        # not a daemon, since a daemon may have no children and an app may load its data in processes
         self._context.Process(target=run_task, args=(spec, self._allowed)).start()
-        # so that those that have ended are waited for
+        # reaps processes that have ended
         multiprocessing.active_children()
         return LaunchResult.accepted()
 
     def close(self) -> None:
-        """End all that was started."""
-        # one that does not listen ends by itself when it misses its parent
+        """End all processes of tasks."""
+        # a process that ignores this ends by itself when its parent is gone
         for child in multiprocessing.active_children():
             child.terminate()
 
 
 def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
-    """Be Flower's program for a task, in a process of its own.
+    """Act as Flower's program for a task, in its own process.
 
     Args:
         allowed: the file of digests; None where any app may run.
     """
-    # a fork has the random state of the process that it comes from
+    # a fork inherits the random state of its parent
     for name in ("numpy", "torch"):
         if name in sys.modules:
             sys.modules[name].random.seed()
@@ -84,7 +84,7 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     (program,) = entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[spec.task_type])
     if sys.platform == "linux":
-        # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
+        # the name in `ps -eo comm`; its command line is that of the process that it was forked from
         ctypes.CDLL(None).prctl(SET_NAME, program.name.encode())
     sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
     if spec.insecure:
@@ -96,18 +96,18 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     if allowed is None:
         program.load()()
         return
-    # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
+    # Flower reuses a folder named after eight digits of the digest, whatever its content
     with tempfile.TemporaryDirectory(prefix="app-", dir=os.environ.get("PROTOSPHERE_HOME")) as folder:
         os.environ["FLWR_HOME"] = folder
         program.load()()
 
 
 def watch_tasks(allowed: Path | None) -> None:
-    """Replace two functions of Flower's ClientApp: when it has got its task, a line says what that is; before it
-    unpacks the app, one that is not listed is refused. The server is told, and the site is free for the next message.
+    """Replace two functions of Flower's ClientApp. One prints a line about each task. The other refuses apps that are
+    not listed before they are unpacked; the server is told, and the site is free for the next message.
 
     Args:
-        allowed: the file of digests, which may change while the site runs; None where any app may run.
+        allowed: the file of digests, which may change while the site runs; None if any app may run.
     """
     pull_task_input, install_from_fab = run_clientapp.pull_task_input, run_clientapp.install_from_fab
     names: list[str] = []
@@ -121,7 +121,7 @@ def watch_tasks(allowed: Path | None) -> None:
 
     def install(content: bytes, **options: Any) -> Any:
         digest = hashlib.sha256(content).hexdigest()
-        # Flower loads the app from a folder that is called by the SuperLink's names, wherever it has been unpacked
+        # Flower loads the app from a folder named by the SuperLink, wherever it was unpacked
         is_plain = re.fullmatch(f"{PLAIN_NAMES} {digest}", names[-1])
         if allowed is not None and not (is_plain and digest in read_digests(allowed)):
             print(f"refused app={digest}: it is not listed in {allowed}, or called {names[-1]!r}", flush=True)
@@ -133,13 +133,13 @@ def watch_tasks(allowed: Path | None) -> None:
 
 
 def read_digests(file: Path) -> list[str]:
-    """The digests that a file lists; words may follow one, and comments begin with #, which none has."""
+    """The digests in a file, one per line; other words may follow a digest, and a comment begins with #."""
     lines = file.read_text("utf-8").splitlines()
     return [line.split()[0].lower() for line in lines if line.strip()]
 
 
 def main(words: list[str]) -> None:
-    """Be the SuperExec."""
+    """Run as the SuperExec."""
     parser = argparse.ArgumentParser(prog="deploy/executor.py")
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--allow-app", type=Path)

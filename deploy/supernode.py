@@ -1,9 +1,9 @@
-"""Flower's SuperNode, to which a stopped run does no harm: `supernode.py OPTION ...`, options of `flower-supernode`.
+"""Flower's SuperNode, protected against stopped runs: `supernode.py OPTION ...`, with options of `flower-supernode`.
 
-When a run is stopped while a SuperNode receives a message of it, Flower ignores the message and forgets that a task for
-it was begun (seen with 1.39 and 1.42). Its ClientApp lives on for minutes, and its late reply is taken for that to the
-next message, so that from then on the first reply of every run stays at the site. For any other error Flower takes
-message and task away again; so here that of a stopped run is one of them.
+If a run is stopped while a SuperNode receives one of its messages, Flower ignores the message but keeps the task that
+it started for it (seen with 1.39 and 1.42). The ClientApp lives on for minutes, and its late reply is taken for the
+reply to the next message, so that from then on the first reply of every run stays at the site. After any other error,
+Flower removes message and task. Here a stopped run becomes such an error.
 """
 
 import sys
@@ -17,7 +17,8 @@ from flwr.supernode.cli import flower_supernode
 
 
 def cleaning(pull_and_store: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of Flower's that receives a message, which leaves nothing of one that it could not receive."""
+    """Flower's function that receives a message, changed so that it leaves nothing of a message that it could not
+    receive."""
 
     def with_ordinary_error(call: Callable[..., Any], *arguments: Any) -> Any:
         try:

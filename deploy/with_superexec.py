@@ -1,15 +1,15 @@
-"""Runs a SuperNode or a SuperLink, in the foreground, and beside it the SuperExec that starts its tasks.
+"""Runs a SuperNode or a SuperLink in the foreground, together with the SuperExec that starts its tasks.
 
     with_superexec.py [--database FILE] STATE COMMAND ... :: SUPEREXEC ...
 
-They share a secret that nobody else on the machine knows: without it, any local account may take the tasks at the
-port of the first, and with them a run's messages. When one of the two ends, the other is ended.
+They share a secret that nobody else on the machine knows. Without it, any local account could take the tasks at the
+port of the first, and with them a run's messages. If one of the two ends, the other is ended.
 
-A SuperLink's database is cleared of messages before it begins and after it has ended. Flower deletes a message when it
-has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be built, in the file; and those of
-a round that was cut stay for good.
+Messages are cleared from a SuperLink's database before it starts and after it has ended. Flower deletes answered
+messages, but SQLite may leave their bytes in the write-ahead log and the file, and messages of an interrupted round
+would stay forever.
 
-Each line that they say gets the time at which it came, and loses its colours, which a log would keep as signs.
+Each line of their output gets a timestamp and loses its colour codes.
 """
 
 import os
@@ -29,31 +29,31 @@ from pathlib import Path
 from protosphere.core.flower import TABLES_OF_MESSAGES
 from protosphere.launch import processes
 
-LOOK = 0.1  # seconds between looks at both
-GRACE = 3.0  # seconds that each has to end, and then what it started: less than service managers give
+LOOK = 0.1  # seconds between two checks
+GRACE = 3.0  # seconds for each to end, and then for its descendants; less than service managers allow
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def pass_on(lines: Iterable[str]) -> None:
-    """Write lines as they come, with the time."""
+    """Write lines as they arrive, with timestamps."""
     for line in lines:
-        # whoever reads may have gone, and a pipe that nobody empties would stop them
+        # the reader may be gone, and a full pipe would block them
         with suppress(OSError):
             sys.stdout.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {COLOUR.sub('', line)}")
             sys.stdout.flush()
 
 
 def run_both(commands: list[list[str]]) -> int:
-    """Run both until one ends or a signal comes: the exit code of the first that ended, or 0."""
-    # not an event, whose lock a signal may find taken by the wait that it interrupts
+    """Run both until one ends or a signal arrives. Returns the exit code of the first that ended, or 0."""
+    # not an event: a signal may interrupt a wait that holds the event's lock
     signals: list[int] = []
     for number in processes.SIGNALS:
-        # what nohup ignores stays ignored
+        # signals that are ignored, as under nohup, stay ignored
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: signals.append(number))
     children, readers = [], []
     for command in commands:
-        # the database's lock is held by the watchers, too: what they watch may outlive this process
+        # the watchers hold the database's lock, too, since their processes may outlive this one
         child = processes.start(command, GRACE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False)
         children.append(child)
         readers.append(threading.Thread(target=pass_on, args=(child.stdout,), daemon=True))
@@ -65,14 +65,14 @@ def run_both(commands: list[list[str]]) -> int:
 
     processes.stop(*children)
     for reader in readers:
-        # what outlives a killed watcher keeps the pipe open
+        # a process that outlives a killed watcher keeps the pipe open
         reader.join(1.0)
     return processes.shell_code(codes[0]) if codes else 0
 
 
 def sweep(database: Path) -> None:
-    """Delete the messages in a database that no SuperLink has open, and all that was deleted before. What stands
-    against it is printed."""
+    """Delete the messages in a database that no SuperLink has open, and wipe everything that was deleted before.
+    Obstacles are printed."""
     if not database.exists():
         return
     address = f"{database.absolute().as_uri()}?mode=rw"
@@ -91,7 +91,7 @@ def sweep(database: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run both: the exit code of the one that ended first, or 0 after a signal."""
+    """Run both. Returns the exit code of the one that ended first, or 0 after a signal."""
     with ExitStack() as stack:
         if words[0] == "--database":
             database, words = Path(words[1]), words[2:]

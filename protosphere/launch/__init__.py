@@ -1,5 +1,5 @@
-"""Starting a run: in this process, over a Flower of our own, on the nodes of a SuperLink or of a Ray cluster.
+"""Starts a run: in this process, in Flower's simulation, on the nodes of a SuperLink, or on a Ray cluster.
 
-In this process: `grid.py`. Over Flower: `flower.py`, from the app's bundle to the outcome, over the `flwr` commands.
-`processes.py` starts processes of which nothing outlives us. `ray_cluster.py` asks a cluster what it has.
+`grid.py` runs in this process. `flower.py` runs over Flower with the `flwr` commands, from the app's bundle to the
+outcome. `processes.py` starts processes that never outlive us. `ray_cluster.py` asks a cluster for its nodes.
 """

@@ -1,8 +1,8 @@
-"""One run over real Flower: submit the app, follow its log, ask how it ended, stop what was started.
+"""A run over Flower: submit the app, follow its log, ask how it ended, and stop what was started.
 
-The run goes to a SuperLink that somebody runs, by the name of its connection, or to one of our own in simulation mode.
-Ours starts in an empty folder, since Ray's workers import from the folder in which their SuperLink began. `flwr list`
-says how a run ended: `flwr run` exits 0 on a run that failed.
+The run goes to an existing SuperLink, by the name of its connection, or to a SuperLink of our own in simulation mode.
+Ours starts in an empty folder, since Ray's workers import from their SuperLink's folder. `flwr list` says how a run
+ended, because `flwr run` exits 0 even if the run failed.
 """
 
 import hashlib
@@ -47,19 +47,21 @@ if TYPE_CHECKING:
     import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr`, not two seconds
-STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower says how the run ended
+PATIENCE = (
+    60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr` instead of two seconds
+)
+STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower reports how the run ended
 STOP_PATIENCE = 30.0  # seconds for an answer after Ctrl-C
-CONNECTION = "sim"  # to a SuperLink of our own
+CONNECTION = "sim"  # the connection to a SuperLink of our own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-NEWEST = 100  # folders of runs, among which one that has just begun is
-# what Flower takes into a bundle, and what tells it what to leave out
+NEWEST = 100  # how many of the newest folders to search for a run that has just started
+# files that Flower includes in a bundle, and the file that lists exclusions
 KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
 NAMES = ("LICENSE", ".gitignore")
 
 
 class FlowerError(RuntimeError):
-    """Flower could not be started or did not answer; the message is one sentence for a person."""
+    """Flower could not be started or did not answer."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        ok: it was completed.
-        folder: the run's folder, where run.log has all that Flower, Ray and both apps said; None when it came to none,
-            or to one of another machine.
-        message: one sentence on why it failed; empty when it did not.
-        flower_run: the number that Flower knows the run by; empty where it did not take it.
-        signal: the number of the signal that ended it; 0 where none did.
+        ok: whether the run was completed.
+        folder: the run's folder, whose run.log has the output of Flower, Ray and both apps; None if there is none on
+            this machine.
+        message: one sentence on why it failed; "" if it did not.
+        flower_run: the run's number in Flower; "" if Flower did not accept it.
+        signal: the number of the signal that ended it; 0 if none did.
     """
 
     ok: bool
@@ -95,22 +97,21 @@ def launch(
     ray: str = "",
     opened: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome:
-    """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
-    is left behind, not even when this process is killed; SIGINT, SIGTERM and SIGHUP stop the run.
+    """Run a Flower app, in a simulation or on the nodes of a SuperLink, and wait for its end. No process is left
+    behind, not even if this one is killed; SIGINT, SIGTERM and SIGHUP stop the run.
 
     Args:
-        run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
-        clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
-        cpus_per_client: of these, the machine's cores divided by it run at a time; of more than there are Flower starts
-            none and does not say why (`check_resources`).
+        run_config: settings by their full names, with absolute paths; the app's defaults apply to missing ones.
+        clients: the number of simulated clients; our ServerApp waits for exactly as many as the setting `clients` says.
+        cpus_per_client: cores per client, which limits how many run at a time. If it exceeds the machine's cores,
+            Flower starts none without saying why (`check_resources`).
         gpus_per_client: a share of a GPU; 0 keeps clients off it.
-        show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
-            tells; with `verbose`, with all lines.
+        show: called with each line of our ServerApp, without its prefix, except for the reason of a failure, which is
+            in the outcome; with `verbose`, with all lines.
         app: the folder of the app's pyproject.toml.
-        connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
-            our own. The three numbers above are the simulation's.
-        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `nodes_at`
-            tells what its nodes have.
+        connection: the name of a SuperLink's connection in Flower's configuration; "" for a simulation over a SuperLink
+            of our own. The three numbers above are for a simulation only.
+        ray: the address of the Ray cluster for a simulation; "" for a Ray of our own. `nodes_at` lists its nodes.
         opened: called with the run's folder as soon as there is one on this machine.
     """
     federation = ""
@@ -124,7 +125,7 @@ def launch(
     folder = resumed if resumed.is_absolute() and resumed.is_dir() else None
     if folder is not None:
         opened(folder)
-    # not TMPDIR: Ray keeps Unix sockets below it, and no system takes long paths for them
+    # not TMPDIR: Ray puts Unix sockets below it, whose paths must be short
     scratch = Path(tempfile.mkdtemp(prefix="protosphere-", dir="/tmp"))
     superlink = SuperLink(scratch, connection, ray)
 
@@ -138,7 +139,7 @@ def launch(
 
     def hear(line: str) -> None:
         lines.append(line)
-        # only at the start of a line: what a client prints has its worker's name before it
+        # only at the start of a line: output of clients begins with their worker's name
         if line.startswith((PREFIX, PREFIX_OF_ERRORS)):
             find_folder()
         if verbose:
@@ -157,7 +158,7 @@ def launch(
                 message = describe_end(*superlink.status(), lines, find_folder())
             except Interrupted as interruption:
                 number = interruption.number
-                # the terminal itself may be what has gone
+                # the terminal itself may be gone
                 with suppress(OSError):
                     show(f"{interruption.name}: stopping Flower and all that it started")
             except FlowerError as error:
@@ -166,11 +167,11 @@ def launch(
                 deafen()
                 stop_command = superlink.stop()
             if number:
-                # rounds may have ended while it was stopped
+                # rounds may have ended during the stop
                 message = describe_stop(Interrupted(number).name, find_folder())
             if stop_command:
                 message = f"the run could not be stopped and may still be running: try `{stop_command}`."
-            # what came to nothing takes its folder away
+            # a run without a round removes its folder
             folder = find_folder()
             if folder is not None and not folder.is_dir():
                 folder = None
@@ -188,17 +189,17 @@ def launch(
 
 
 class SuperLink:
-    """A SuperLink, and one run on it, by the `flwr` commands.
+    """A SuperLink and one run on it, controlled by the `flwr` commands.
 
     Args:
-        scratch: a folder of our own.
-        name: of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; empty for one of our own in
-            simulation mode, in its own folder: own FLWR_HOME, own port, own Ray session.
-        ray: the address of a cluster that has the clients of a simulation, and is left as it is; empty for a Ray of its
-            own.
+        scratch: a temporary folder.
+        name: the name of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; "" for one of our own in
+            simulation mode, with its own folder, FLWR_HOME, port and Ray session.
+        ray: the address of an existing cluster for the clients of a simulation, which is not stopped; "" for its own
+            Ray.
 
     Attributes:
-        flower_run: the number that it gave the run; empty as long as it has not taken it.
+        flower_run: the run's number; "" until the SuperLink has accepted it.
     """
 
     def __init__(self, scratch: Path, name: str = "", ray: str = ""):
@@ -208,17 +209,17 @@ class SuperLink:
         self._name = name or CONNECTION
         self._environment = flower_environment()
         if self.is_simulation:
-            # it works in another folder
+            # it runs in another folder
             self._environment |= {"FLWR_HOME": str(scratch / "home"), "PROTOSPHERE_HOME": str(home().absolute())}
             self._environment |= {**NO_INSTALLATION, "RAY_USAGE_STATS_ENABLED": "0"}
             if ray:
                 self._environment["RAY_ADDRESS"] = ray
             else:
-                # where Ray keeps its session
+                # the folder of Ray's session
                 self._environment["RAY_TMPDIR"] = str(scratch)
                 self._environment.pop("RAY_ADDRESS", None)
         self._options: dict[str, Any] = {"cwd": scratch / "cwd", "env": self._environment}
-        # in a simulation it goes with our own SuperLink alone, whose Ray keeps its session there
+        # in a simulation it is removed with our own SuperLink, whose Ray has its session there
         self._options["scratch"] = "" if self.is_simulation else scratch
         self._own: subprocess.Popen[str] | None = None
         self._commands: list[subprocess.Popen[str]] = []
@@ -226,10 +227,10 @@ class SuperLink:
         self._is_on = False
 
     def start(self) -> None:
-        """Start ours, or see that somebody's answers.
+        """Start our own, or check that an existing one answers.
 
         Raises:
-            FlowerError: it does not start, there is no such connection, or nobody answers, and why.
+            FlowerError: it does not start or answer, or there is no such connection; the message says why.
         """
         (self._scratch / "cwd").mkdir()
         if self.is_simulation:
@@ -264,16 +265,16 @@ class SuperLink:
             time.sleep(0.1)
 
     def log(self) -> str:
-        """All that a SuperLink of ours has said, below a headline; empty where it has said nothing."""
+        """The output of our own SuperLink, below a headline; "" if there is none."""
         file = self._scratch / "superlink.log"
         text = file.read_text("utf-8", errors="replace") if file.exists() else ""
         return "\n--- SuperLink ---\n" + ANSI.sub("", text) if text else ""
 
     def submit(self, app: Path, run_config: Mapping[str, Scalar], federation: str = "") -> None:
-        """Have it take the app as a run.
+        """Submit the app as a run.
 
         Args:
-            federation: Flower's `--federation-config`, of a simulation.
+            federation: Flower's `--federation-config`, for a simulation.
 
         Raises:
             FlowerError: the run was refused, in Flower's words.
@@ -288,7 +289,7 @@ class SuperLink:
         try:
             answer, errors = command.communicate()
         except KeyboardInterrupt:
-            # it may have been taken: what is on is to be stopped
+            # the run may have been accepted and must then be stopped
             with suppress(subprocess.TimeoutExpired):
                 answer = command.communicate(timeout=STOP_PATIENCE)[0]
             raise
@@ -320,7 +321,7 @@ class SuperLink:
                 break
             time.sleep(0.5)
             status, details = self._look()
-        # what has ended, or what only we lost sight of, is not ours to stop
+        # a run that has ended, or that only we lost contact with, must not be stopped
         self._is_on = False
         if has_finished(status):
             return status, details
@@ -333,23 +334,23 @@ class SuperLink:
         )
 
     def stop(self) -> str:
-        """Stop the run if it is still on, then all that was started here.
+        """Stop the run if it has not ended, then everything that was started here.
 
         Returns:
-            The command that stops the run, where it goes on elsewhere and could not be stopped; else nothing.
+            The command that stops the run, if it continues elsewhere and could not be stopped; otherwise "".
         """
         if self._own is not None and self._own.poll() is not None:
             self._is_on = False
         if self._is_on:
             answer = self._flwr("stop", self.flower_run, self._name, "--format", "json", patience=STOP_PATIENCE)
-            # it may have ended by itself just now
+            # it may just have ended by itself
             self._is_on = not has_succeeded(answer) and not has_finished(self._look(STOP_PATIENCE)[0])
         processes.stop(*self._commands)
         is_lost = self._is_on and not self.is_simulation
         return f"flwr stop {self.flower_run} {self._name}" if is_lost else ""
 
     def _look(self, patience: float = PATIENCE) -> tuple[str, str]:
-        """The run's status and what Flower says about it; `unknown` when nobody answers."""
+        """The run's status and what Flower says about it; `unknown` without an answer."""
         arguments = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
         return run_status(self._flwr(*arguments, patience=patience))
 
@@ -363,7 +364,7 @@ class SuperLink:
 
 
 def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
-    """What a `flwr` command prints; empty when it takes too long.
+    """The output of a `flwr` command; "" if it takes too long.
 
     Args:
         options: of `processes.start`.
@@ -379,7 +380,7 @@ def run_flwr(*words: str, patience: float = PATIENCE, **options: Any) -> str:
 
 
 def find_executable(name: str) -> str:
-    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
+    """The path of one of Flower's commands: beside this Python (its environment need not be active), or on PATH.
 
     Raises:
         FlowerError: there is none.
@@ -391,8 +392,8 @@ def find_executable(name: str) -> str:
 
 
 def flower_environment() -> dict[str, str]:
-    """The environment for Flower's commands, which find each other by name: no telemetry, no question of updates, lines
-    that are not broken, no proxy to this machine."""
+    """The environment for Flower's commands, which find each other by name: no telemetry, no update prompt, unbroken
+    lines, and no proxy to this machine."""
     environment = dict(os.environ)
     direct = environment.get("no_proxy") or environment.get("NO_PROXY")
     direct = ",".join(filter(None, (direct, "127.0.0.1,localhost")))
@@ -409,28 +410,28 @@ def flower_environment() -> dict[str, str]:
 
 
 def as_toml(run_config: Mapping[str, Scalar]) -> str:
-    """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
+    """Settings as a TOML document; dots in a name denote tables, as Flower reads them."""
     return "".join(f"{name} = {toml_value(value)}\n" for name, value in run_config.items())
 
 
 def toml_value(value: Scalar) -> str:
     """A setting's value as TOML writes it."""
-    # JSON's forms are TOML's but for the one control character that JSON leaves as it is
+    # JSON's notation is valid TOML except for one control character that JSON does not escape
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def free_port() -> int:
-    """A TCP port on which nobody listens now."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def is_healthy(port: int, authority: Path | None = None) -> bool:
-    """Whether a SuperLink answers on this machine; no proxy is asked.
+    """Whether a SuperLink on this machine answers that it is healthy; no proxy is used.
 
     Args:
-        authority: the certificate of its authority; None where it speaks no TLS.
+        authority: the certificate of its authority; None without TLS.
     """
     import httpx
 
@@ -440,7 +441,7 @@ def is_healthy(port: int, authority: Path | None = None) -> bool:
 
 
 def _ask_health(url: str, authority: Path | None) -> "httpx.Response":
-    """A SuperLink's answer to whether it is well; no proxy is asked."""
+    """A SuperLink's answer to a health check; no proxy is used."""
     import httpx
 
     trust = ssl.create_default_context(cafile=authority)
@@ -448,8 +449,8 @@ def _ask_health(url: str, authority: Path | None) -> "httpx.Response":
 
 
 def obstacle(name: str) -> str:
-    """What keeps a connection from its SuperLink, in the system's or OpenSSL's words: Flower has the same ones whatever
-    it is. Empty where that is not known, or where somebody answers."""
+    """Why a SuperLink is out of reach, in the words of the system or OpenSSL, since Flower's message is always the
+    same. "" if the reason is unknown or the SuperLink answers."""
     import httpx
 
     file = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
@@ -471,10 +472,10 @@ def obstacle(name: str) -> str:
 
 
 def copy_app(app: Path, target: Path) -> Path:
-    """Copy the files from which Flower chooses to the new folder `target`, which it gives.
+    """Copy the files that Flower may bundle to the new folder `target`, and return it.
 
-    `flwr run` resolves the path of every file below the folder: with a virtual environment in it, as `make` puts one
-    there, 84,000 files and 7.5 processor seconds, without it 0.1.
+    `flwr run` resolves the path of every file in the folder. With a virtual environment, as `make` creates one, these
+    are 84,000 files and take 7.5 CPU seconds; without it, 0.1.
 
     Raises:
         FlowerError: there is no app, or a file cannot be read or written.
@@ -495,7 +496,7 @@ def copy_app(app: Path, target: Path) -> Path:
 
 
 def _list_foreign(folder: str, names: list[str]) -> set[str]:
-    """The entries of a folder that no bundle has: links, hidden folders, environments, files of other kinds."""
+    """The entries of a folder that are never bundled: links, hidden folders, environments, files of other kinds."""
     foreign = set()
     for name in names:
         path = os.path.join(folder, name)
@@ -509,7 +510,8 @@ def _list_foreign(folder: str, names: list[str]) -> set[str]:
 
 
 def digest_of(app: Path) -> str:
-    """SHA-256 of the bundle that `flwr run` makes of an app, which sites may list (`deploy/supernode.sh --allow-app`).
+    """SHA-256 of the bundle that `flwr run` makes from an app, which sites may list (`deploy/supernode.sh
+    --allow-app`).
 
     Raises:
         FlowerError: there is no app, or a file cannot be read.
@@ -522,7 +524,7 @@ def digest_of(app: Path) -> str:
 
 
 def describe_end(status: str, details: str, lines: list[str], folder: Path | None) -> str:
-    """Why a run failed: what our ServerApp has said, or else what Flower says; empty where it did not."""
+    """Why a run failed: the error of our ServerApp, or else Flower's; "" if it did not fail."""
     if status == COMPLETED:
         is_whole = folder is None or (folder / "summary.json").exists()
         return "" if is_whole else f"the run ended without a summary in {folder}."
@@ -533,10 +535,10 @@ def describe_end(status: str, details: str, lines: list[str], folder: Path | Non
 
 
 def describe_stop(name: str, folder: Path | None) -> str:
-    """A sentence on a run that the signal `name` ended.
+    """A sentence on a run that was ended by the signal `name`.
 
     Args:
-        folder: the run's; None when it came to none, or to one of another machine.
+        folder: the run's folder; None if there is none on this machine.
     """
     last_round = 0
     if folder is not None:
@@ -546,8 +548,8 @@ def describe_stop(name: str, folder: Path | None) -> str:
 
 
 def report_stopped(folder: Path) -> None:
-    """Leave the report of a run that was stopped: nobody in the run could do so any more."""
-    # half a second of imports, which no other run waits for
+    """Write the report of a stopped run, which the run itself could no longer do."""
+    # these imports take half a second, which no other run should wait for
     from protosphere.reports.report import leave_report
 
     if (folder / "metrics.jsonl").exists():

@@ -1,7 +1,7 @@
 """A Flower Grid in this process: the same ServerApp and ClientApp without SuperLink or Ray.
 
-For tests, benchmarks and one GPU. Messages are built, serialised and answered as in Flower's own simulation; with
-more than one worker, clients run in spawned processes (never threads: torch's settings are process-wide).
+It serves tests, benchmarks and single GPUs. Messages are built, serialised and answered as in Flower's own simulation.
+With more than one worker, clients run in spawned processes (not threads, since torch's settings are process-wide).
 """
 
 import os
@@ -31,7 +31,7 @@ from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import known_settings
 
 NodeConfig = dict[str, bool | int | float | str]
-# Flower keeps the bytes of arrays as views of buffers, which no pickle takes along to a worker process
+# Flower stores the bytes of arrays as memory views, which cannot be pickled for a worker process
 ForkingPickler.register(memoryview, lambda view: (bytes, (bytes(view),)))
 
 
@@ -39,14 +39,14 @@ class LocalGrid(Grid):
     """Nodes of this process.
 
     Attributes:
-        simulated: no node is started again when its worker has died.
-        in_turn: every message is answered, however long the others take: nobody is late.
+        simulated: a node is not restarted after its worker has died.
+        in_turn: every message is answered, however long the others take, so no client is late.
 
     Args:
         run_config: the run's flat configuration, as Flower fuses it.
-        nodes: one node_config a node (partition-id, num-partitions, perhaps model and data-path).
-        workers: 1 answers a message when its reply is pulled; more are spawned processes, each of which has its own
-            nodes, neighbours in the order of `nodes`.
+        nodes: one node_config per node (partition-id, num-partitions, perhaps model and data-path).
+        workers: with 1, a message is answered when its reply is pulled. More are spawned processes, each with a
+            contiguous block of `nodes`.
     """
 
     simulated = in_turn = True
@@ -54,9 +54,9 @@ class LocalGrid(Grid):
     def __init__(self, run_config: Mapping[str, Any], nodes: Sequence[NodeConfig], workers: int = 1):
         self.run_config = run_config
         self.run_id = secrets.randbits(62)
-        # random like Flower's own, so that nothing may come to depend on them
+        # random like Flower's own, so that nothing depends on them
         self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
-        # by message, in the order in which they came
+        # by message id, in order of arrival
         self._pending: dict[str, Message] = {}
         self._futures: dict[str, Future[Message]] = {}
         self._workers: list[ProcessPoolExecutor] = []
@@ -67,14 +67,14 @@ class LocalGrid(Grid):
         simulate()
 
     def _refuse(self, *arguments: Any, **options: Any) -> Any:
-        """What Flower's grids have besides, and our server does without."""
+        """Methods of Flower's grids that our server does not need."""
         raise NotImplementedError("an in-process grid has no SuperLink; push messages, and pull their replies")
 
     set_run = create_message = send_and_receive = _refuse
     run = property(_refuse)
 
     def get_node_ids(self) -> list[int]:
-        """All nodes are there from the start."""
+        """All nodes, which are present from the start."""
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -92,12 +92,12 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """A reply that is ready; with one worker, the next message is answered now."""
+        """Return one reply that is ready; with one worker, answer the next message now."""
         ready = next(filter(self._is_ready, message_ids), "")
         if not ready:
             return []
         if ready in self._futures and self._futures[ready].exception():
-            # all that a worker has to do fails when it dies: what it was at is the first
+            # if a worker dies, all its messages fail; the first is the one that it was working on
             ready = next(name for name, future in self._futures.items() if future.done() and future.exception())
         return [self._answer(self._pending.pop(ready))]
 
@@ -134,14 +134,15 @@ def run_in_process(
     grid_of: Callable[..., LocalGrid] = LocalGrid,
     on_round: OnRound | None = None,
 ) -> Path:
-    """A whole run in this process, as `flwr run` would do it. Its lines, and why it failed, stand in its run.log.
+    """Do a whole run in this process, like `flwr run`. Its lines, and the reason of a failure, are written to its
+    run.log.
 
     Args:
-        run_config: settings by name; what is missing takes its default.
-        show: gets each line that the run says.
-        opened: told the run's folder as soon as there is one.
-        grid_of: what makes the grid of (configuration, nodes, workers).
-        on_round: told the line of every round when its checkpoint is written; False ends the run.
+        run_config: settings by name; defaults apply to missing ones.
+        show: called with each line of the run.
+        opened: called with the run's folder as soon as it exists.
+        grid_of: makes the grid from (configuration, nodes, workers).
+        on_round: called with the line of every round after its checkpoint is written; returning False ends the run.
 
     Returns:
         The run's folder.
@@ -164,7 +165,7 @@ def run_in_process(
 
     grid = grid_of(config, nodes, workers)
     try:
-        # clients that answer in this process keep their states beside the server's checkpoint
+        # clients in this process sync their states to disk together with the server's checkpoint
         with said(hear), unsettled.wait() if workers == 1 else nullcontext():
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), open_folder, on_round)
     except Exception as error:
@@ -173,13 +174,13 @@ def run_in_process(
     finally:
         grid.close()
         for folder in folders:
-            # a run that came to nothing has taken its folder away
+            # a run without a round has removed its folder
             if folder.is_dir():
                 append_log(folder / "run.log", "".join(f"{line}\n" for line in lines))
 
 
 def _work(message: Message, context: Context) -> Message:
-    """Answer one message as Flower's worker does: an exception becomes an error reply."""
+    """Answer one message like Flower's worker: an exception becomes an error reply."""
     try:
         return client_app(message, context)
     except Exception as error:
@@ -193,7 +194,7 @@ def _begin_worker() -> None:
 
 
 def end_with_parent() -> None:
-    """Let this process of multiprocessing's end when the one that started it is killed: no clean-up runs there then."""
+    """Let this worker process end when its parent is killed, since the parent's clean-up does not run then."""
     parent = parent_process()
 
     def wait() -> None:

@@ -1,8 +1,8 @@
-"""Processes that we start, of which nothing outlives us.
+"""Processes that never outlive the one that started them.
 
-Each command runs under a watcher, a small Python of its own (`python -I processes.py ...`). When the watcher is told to
-end (SIGTERM), when the command has ended, or when the process that started it is gone, be it by SIGKILL, it ends all
-that came of the command. Flower needs that: it leaves SuperLinks and Ray's daemons behind.
+Each command runs under a watcher, a small Python process (`python -I processes.py ...`). When the watcher gets SIGTERM,
+when the command has ended, or when the starting process is gone (even by SIGKILL), it ends all descendants of the
+command. Flower needs this, because it leaves SuperLinks and Ray's daemons behind.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK = 0.05  # seconds after which a watcher looks again
-PATIENCE = 10.0  # seconds that processes have to end after SIGTERM
+LOOK = 0.05  # seconds between two checks of a watcher
+PATIENCE = 10.0  # seconds that processes get to end after SIGTERM
 SIMULATION = "flwr-simulation"  # the name of Flower's process of a simulation
-SUBREAPER = 36  # of Linux' prctl: orphans among our descendants become our children
+SUBREAPER = 36  # option of Linux' prctl: orphaned descendants become our children
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,17 +41,17 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Let SIGINT, SIGTERM and SIGHUP raise `Interrupted` inside, once.
+    """Inside, SIGINT, SIGTERM and SIGHUP raise `Interrupted`, once.
 
-    Yields a function that deafens the process to them, for a clean-up that must come to its end. Outside the main
-    thread, where Python takes no handlers, nothing changes.
+    Yields a function that makes the process ignore them, for a clean-up that must finish. Outside the main thread,
+    where Python allows no handlers, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
 
     def deafen() -> None:
-        # a function and not SIG_IGN, which the processes of the clean-up would inherit
+        # a function instead of SIG_IGN, which child processes of the clean-up would inherit
         for number in before:
             signal.signal(number, lambda *_: None)
 
@@ -59,7 +59,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
         deafen()
         raise Interrupted(number)
 
-    # what a caller ignores (nohup, a shell's background jobs) stays ignored
+    # signals that the caller ignores (nohup, background jobs) stay ignored
     before = {n: was for n in SIGNALS if (was := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, interrupt)
@@ -71,7 +71,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
 
 
 def import_path() -> str:
-    """PYTHONPATH of processes of ours: they import the Protosphere that started them, wherever it was found."""
+    """PYTHONPATH for our processes, so that they import the same Protosphere as this one."""
     root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
 
@@ -79,25 +79,25 @@ def import_path() -> str:
 def start(
     command: Sequence[str], patience: float = PATIENCE, scratch: str | os.PathLike[str] = "", **options: Any
 ) -> "subprocess.Popen[str]":
-    """Start a command under a watcher, in a session of its own, its stdin empty.
+    """Start a command under a watcher, in its own session, with empty stdin.
 
     Args:
-        patience: seconds that the command has for its own clean end, before the rest of what it started is ended.
-        scratch: a folder that is removed when this process is gone, which would have done so.
+        patience: seconds that the command gets to end by itself before its descendants are ended.
+        scratch: a folder that the watcher removes if this process is gone and cannot do so.
         options: of `subprocess.Popen`.
 
     Returns:
-        The watcher. It ends with the command's exit code, 128 + n on signal n, when all that came of the command has
-        ended. End it by `terminate`; `kill` would leave its processes alone.
+        The watcher. It exits with the command's exit code (128 + n on signal n) after all descendants of the command
+        have ended. End it with `terminate`; `kill` would leave its processes running.
     """
     watcher = [sys.executable, "-I", __file__, str(os.getpid()), str(patience), os.fspath(scratch)]
     options |= {"text": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
-    # what a terminal sends goes to us, and we say what is to end
+    # signals of the terminal go to us, and we decide what to end
     return subprocess.Popen([*watcher, *command], start_new_session=True, **options)
 
 
 def stop(*processes: "subprocess.Popen[str]") -> None:
-    """End what `start` has started, and wait until nothing of it is left."""
+    """End processes from `start`, and wait until nothing is left of them."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -105,16 +105,16 @@ def stop(*processes: "subprocess.Popen[str]") -> None:
 
 
 def shell_code(code: int) -> int:
-    """An exit code as a shell has it: 128 + n of a process that signal n ended."""
+    """An exit code as in a shell: 128 + n for a process that was ended by signal n."""
     return 128 - code if code < 0 else code
 
 
 def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
-    """Run the command until an end of it is due, then end all that came of it: the command's exit code."""
-    # not an event, whose lock a signal may find taken by the wait that it interrupts
+    """Run the command until it ends or must end, then end all its descendants. Returns the command's exit code."""
+    # not an event: a signal may interrupt a wait that holds the event's lock
     signals: list[int] = []
     for number in SIGNALS:
-        # not SIG_IGN, which the command would inherit
+        # not SIG_IGN, since the command would inherit it
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     if sys.platform == "linux":
@@ -129,8 +129,8 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
         process.wait(patience)
     process.kill()
     code = process.wait()
-    # from the top, for orphans become our children: who sees its own workers die first takes that for a failure. Again
-    # and again: what is being ended may just have started something
+    # from the top, since orphans become our children: a process whose workers die first reports a failure. Repeatedly,
+    # since an ending process may just have started another
     deadline = time.monotonic() + min(patience, PATIENCE)
     terminated: set[psutil.Process] = set()
     while children := psutil.Process().children():
@@ -139,7 +139,7 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
                 if time.monotonic() > deadline:
                     child.kill()
                 elif child not in terminated:
-                    # Ray takes this one's SIGTERM for itself, and would end its workers under Flower's server
+                    # Ray handles SIGTERM in this process itself, and would end its workers before Flower's server
                     is_simulation = child.name() == SIMULATION
                     child.send_signal(signal.SIGINT if is_simulation else signal.SIGTERM)
         terminated.update(children)

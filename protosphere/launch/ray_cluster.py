@@ -1,4 +1,4 @@
-"""A Ray cluster that somebody runs: whether it answers, and what its nodes have. We join it, and never stop it."""
+"""An existing Ray cluster: whether it answers, and the resources of its nodes. We join it but never stop it."""
 
 import json
 import logging
@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import import_path
 
-PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
+PATIENCE = 60.0  # seconds for Ray to join, or to find out that it cannot
 
 
 class Node(NamedTuple):
-    """How much of CPUs and GPUs a node of a Ray cluster was started with."""
+    """The CPUs and GPUs with which a node of a Ray cluster was started."""
 
     cpus: float
     gpus: float
 
 
 def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
-    """How many tasks that need so much run at a time; none is spread over nodes.
+    """How many tasks with these needs can run at a time; a task runs on one node.
 
     Raises:
-        SettingError: no node can run one.
+        SettingError: no node can run a task.
     """
     number = 0
     for node in nodes if cpus >= 1 and gpus >= 0 else ():
@@ -45,12 +45,12 @@ def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
 
 
 def cluster_address(address: str) -> str:
-    """An address as it is; of "", that of the cluster of which this machine is a node.
+    """The given address, or for "" the address of the cluster to which this machine belongs.
 
     Raises:
-        SettingError: it is none.
+        SettingError: it belongs to none.
     """
-    # `ray start` leaves it there. Ray's own `auto` takes any Ray of this machine, also that of another run
+    # written by `ray start`. Ray's own `auto` takes any Ray of this machine, even that of another run
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     address = address or os.environ.get("RAY_ADDRESS", "")
     if not address and file.is_file():
@@ -64,19 +64,19 @@ def cluster_address(address: str) -> str:
 
 
 def nodes_at(address: str) -> list[Node]:
-    """Join the cluster for a moment, in a process that can be left behind: its nodes that are alive.
+    """The live nodes of a cluster, found by joining it briefly in a separate process that may be abandoned.
 
     Args:
-        address: of its head; "" for the cluster of which this machine is a node.
+        address: the address of its head; "" for the cluster to which this machine belongs.
 
     Raises:
-        SettingError: the address is none, nobody answers there, or this machine is no node of a cluster.
+        SettingError: the address is invalid, there is no answer, or this machine belongs to no cluster.
     """
     address = cluster_address(address)
     if not re.fullmatch(r"[^/]+:\d+", address):
         raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")
     try:
-        # Ray itself takes a minute to say so
+        # Ray itself takes a minute to report this
         host, _, port = address.rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
@@ -93,17 +93,17 @@ def nodes_at(address: str) -> list[Node]:
 
 
 def join(address: str, **options: Any) -> Any:
-    """`ray`, joined to the cluster in this process, which is to call its `shutdown`."""
+    """The module `ray`, joined to the cluster; the caller must call its `shutdown`."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
-        # that a task which asks for no GPU may see one in versions to come
+        # it says that in later versions a task without a GPU may see one
         warnings.simplefilter("ignore", FutureWarning)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     if threading.current_thread() is threading.main_thread():
-        # Ray takes it for itself
+        # Ray replaces the handler
         signal.signal(signal.SIGTERM, before)
     return ray
 
