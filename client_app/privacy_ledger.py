@@ -1,8 +1,8 @@
 """Records what a site has released from its table, and the privacy cost. Every release is recorded before it is sent.
 
-    privacy/ledger.jsonl one line per release: time, run, unit, encoder, sigma^2, rho, delta and its key
-    privacy/releases/<key>.safetensors  the release itself, which is sent again whenever the same is asked for
-    privacy/site.key                    what deals the site's rows to training and test (0600)
+    privacy/ledger.jsonl                one line per release: time, run, unit, encoder, sigma^2, rho, delta and its key
+    privacy/releases/<key>.safetensors  the release itself, sent again on every equal request
+    privacy/site.key                    the secret that decides the split of samples (0600)
 
 A crash can waste budget but never privacy: the line is on disk before the noise is drawn, and the release is on disk
 before it is sent. The ledger is not part of a client's state: going back a round refunds nothing.

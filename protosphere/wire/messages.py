@@ -1,14 +1,14 @@
-"""Values <-> Flower records. A message holds at most three records, and a test fails on any other:
+"""Converts values to Flower records and back. A message holds at most three records, which a test checks:
 
     config   ConfigRecord  what the message is about, by plain names
     arrays   ArrayRecord   "<part>.<field>": the method's parts, see arrays.py
     metrics  MetricRecord  "<part>.<name>": numbers
 
-Where a ServerApp of somebody's own has made the strategy, a fourth comes with each message to a client: `settings`, a
-ConfigRecord, for the client's own run configuration does not have them.
+If a user's own ServerApp has made the strategy, each message to a client has a fourth record: `settings`, a
+ConfigRecord, since the client's run configuration does not contain them.
 
-Down goes an instruction (metrics: `constants`), up an identity (config alone) or a report (metrics: `training`, `loss`,
-`evaluation`, `correct`; arrays: the method's parts, and `ensemble` where that is measured).
+The server sends an instruction (metrics: `constants`). A client sends an identity (config only) or a report (metrics:
+`training`, `loss`, `evaluation`, `correct`; arrays: the method's parts, and `ensemble` if it is measured).
 """
 
 import re
