@@ -78,7 +78,7 @@ class Encoded:
 
     def _encode(self, rows: Rows) -> Tensor:
         encode = self.encoder if self.alone else partial(self.encoder.together, device=rows.inputs.device)
-        # only on a terminal, and only for many samples
+        # shown on a terminal only, after two seconds
         chunks = tqdm(
             rows.inputs.cpu().split(ROWS_AT_ONCE),
             f"reading {len(rows)} samples through {self.encoder.name}",

@@ -124,8 +124,8 @@ class _Met:
         self._rows += hot.sum(dim=0)
 
     def leave(self, state: ClientState) -> None:
-        """Set the prototypes of all classes in the batches, with sample counts; there is no covariance of a single
-        model."""
+        """Set the prototypes of all classes in the batches, with sample counts. There is no covariance, since the
+        features come from many models."""
         labels = self._rows.nonzero().flatten()
         prototypes = PrototypeSet(labels, self._sums[labels] / self._rows[labels].unsqueeze(1), self._counts[labels])
         state.prototypes = prototypes.to(device=exact_on(labels.device))
