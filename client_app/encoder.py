@@ -30,7 +30,7 @@ LoadData = Callable[[Tokens | None], ClientData]  # loads a client's data with a
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # a key of client.json
 
-# features by samples and space
+# by samples, each with the name of its space
 _directions: WeakKeyDictionary[Rows, tuple[tuple[str, float], Tensor]] = WeakKeyDictionary()
 _discriminants: WeakKeyDictionary[Rows, tuple[tuple[str, float], OwnDiscriminant | None]] = WeakKeyDictionary()
 

@@ -10,7 +10,7 @@ from protosphere.wire.confusion import width
 
 def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
     """The one-versus-rest area under the ROC curve, averaged over the classes of some but not all samples; None if
-    there is no such class or a probability is NaN.
+    there is no such class or a probability is not finite.
 
     Args:
         labels: (n,). probabilities: (n, K). Both on the CPU.

@@ -139,8 +139,8 @@ class Store:
             lock.release()
 
     def begin_anew(self, round_number: int) -> None:
-        """Remove files that a power cut has damaged, if no training of the client counts yet: they had not reached the
-        disk and are made again as they were."""
+        """Remove all files if a power cut has damaged one and no training of the client counts yet: they had not
+        reached the disk and are made again as they were."""
         paths = self._paths()
         if not paths or any(0 < _read_round(path) < round_number for path in paths):
             return

@@ -215,7 +215,7 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
 
 
 def _refuse_worker_error(message: Message, partition: int, round_number: int) -> None:
-    """End a simulation if a worker reports an error that every worker would have."""
+    """End a simulation after an error of a worker that cannot be mended while the run goes on."""
     code = message.error.code
     if code == WORKER_DIED:
         # before the untrained models are evaluated, there is no checkpoint

@@ -18,8 +18,8 @@ from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
-MOST_MODELS = 5  # clients that are named
-MOST_NAMES = 10  # models that are listed
+MOST_MODELS = 5  # models that are listed
+MOST_NAMES = 10  # clients that are named
 MOST_ALONE = 5  # classes or clients that a warning names
 LONGEST_MODEL = 60  # characters of a model's name
 

@@ -18,7 +18,7 @@ from protosphere.wire.payloads import Identity
 log = logging.getLogger("protosphere")
 
 QUERY_TIMEOUT = 30.0  # seconds to wait for an answer; a later one is still accepted
-POLL = 0.05  # seconds between two looks for new nodes
+POLL = 0.05  # seconds between two looks for new nodes and for answers
 RETRY = 5.0  # seconds until a node is asked again after its process died
 REFUSED = 1.0  # seconds until a node is asked again after Flower did not accept its message
 

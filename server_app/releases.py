@@ -28,7 +28,7 @@ class Releases:
         self.means: PrototypeSet | None = None
 
     def opening(self) -> Sequence[str]:
-        """A sentence on what the guarantee does not cover, printed with its epsilon."""
+        """The lines before round 1 on what is withheld, and on what the guarantee does not cover."""
         if self._settings.privacy_measure:
             return [
                 "warning: `privacy-measure` is true: figures of private samples leave in the clear, outside the "

@@ -93,7 +93,7 @@ class Roster:
         self._take(agreement)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
-        """Continue without some clients, for reasons that only the method knows.
+        """Continue without some clients, for reasons that were not known when they were gathered.
 
         Args:
             reasons: partition -> what is wrong with the client, and the remedy.

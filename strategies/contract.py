@@ -410,7 +410,7 @@ class CheckedServer(ServerHalf):
     def contradiction(self, partition: int, upload: Payload) -> str:
         """What no client's samples can have told, in words that go on from "upload dropped: "; "" where nothing speaks
         against it. Called for each upload when it comes, after the checks that the method's parts state."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which uploads cannot be")
+        return ""
 
 
 class SparseServer(ServerHalf):

@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 
 from protosphere.comparison import frame as numbers_of
 from protosphere.comparison.frame import MeanStd, by_method, by_seed, floor, summarise
-from protosphere.comparison.spec import ComparisonSpec, Entry
+from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec, Entry
 from protosphere.comparison.variants import settings_varied
 from protosphere.core.settings import Scalar, plain_name
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, DASHED, MARKERS, SOFT, NothingToPlotError, Plot, plain_numbers
 from protosphere.reports.plots import limits_of, majority_label
@@ -90,9 +91,11 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
     curve_by_method = {method: curve for method, curve in curve_by_method.items() if len(curve)}
     if not curve_by_method:
         raise NothingToPlotError(f"{row}: no trial is finished.")
-    # it is of all clients' test samples: not beside the ensemble, nor beside one domain
-    baseline = comparison.metrics[0].floor
-    majority = floor(frame, row, baseline) if baseline else None
+    # it is averaged over all clients as the curves are: not beside the ensemble, nor beside one domain
+    metric = comparison.metrics[0]
+    majority = None
+    if metric.rule != ENSEMBLE and not metric.of_domain:
+        majority = floor(frame, row, metric.floor or MAJORITY)
     columns = COLUMNS[kind]
     with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
         for place, column in enumerate(columns, 1):

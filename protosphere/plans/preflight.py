@@ -9,8 +9,6 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from protosphere.client_app.app import new_client
-from protosphere.client_app.site import simulate
 from protosphere.core import plugins
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
@@ -142,6 +140,10 @@ def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.
     """
+    # the client's app changes how its process ends, which is no matter of a check
+    from protosphere.client_app.app import new_client
+    from protosphere.client_app.site import simulate
+
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     simulate()
     node: dict[str, bool | int | float | str] = {"partition-id": 0, "num-partitions": clients}

@@ -56,8 +56,7 @@ def test_perceptrons_take_flat_rows(name: str) -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 
-# of torchvision's one, which all are drawn alike
-@pytest.mark.parametrize("name", [*sorted(SMALL), "resnet18"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_seed_alone_decides_the_weights(name: str) -> None:
     torch.manual_seed(1)
     first = digest(built(name, (1, 8, 8), seed=2**62 + 1))

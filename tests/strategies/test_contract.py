@@ -259,10 +259,11 @@ RARE = [row for row in ROWS if not METHOD_OF[row].reads_prototypes]
 
 
 def one_of_each(rows, ways):
-    """Of rows whose methods share all of these functions, the first."""
+    """Of rows whose methods share all of these functions, and their rules, the first."""
     first = {}
     for row in rows:
-        first.setdefault(ways(METHOD_OF[row].objective, METHOD_OF[row].server), row)
+        method = METHOD_OF[row]
+        first.setdefault((ways(method.objective, method.server), method.inference, method.rules), row)
     return list(first.values())
 
 

@@ -12,12 +12,17 @@ NO_EXCHANGE = {"strategy": "gfpl", "gfpl.dual-classifier": False, "gfpl.pseudo-f
 LOCAL, FEDAVG, HALF = {"strategy": "local"}, {"strategy": "fedavg"}, {"fraction-train": 0.5}
 # settings, and those of the method that it is with them
 LIMITS = {
+    "no pull": ({"strategy": "fedproto", "prototype-weight": 0.0}, LOCAL),
+    "no distillation": ({"strategy": "feddistill", "feddistill.weight": 0.0}, LOCAL),
     "no distance": ({"strategy": "ditto", "ditto.weight": 0.0}, LOCAL),
     "all of its own": ({"strategy": "apfl", "apfl.alpha": 1.0, "apfl.adaptive": False}, LOCAL),
     "labels alone": ({"strategy": "fml", "fml.alpha": 1.0, "fml.beta": 1.0}, LOCAL),
     "neither classifier nor pseudo-features": (NO_EXCHANGE | HALF, LOCAL | HALF),
     "a private model beside one exchange": (ASKED["fedncm"], LOCAL),
     "a private model beside the pool": (ASKED["protosphere"], {"strategy": "frame"}),
+    "no proximity": ({"strategy": "fedprox", "fedprox.mu": 0.0}, FEDAVG),
+    "no terms": ({"strategy": "feduv", "feduv.variance-weight": 0.0, "feduv.uniformity-weight": 0.0}, FEDAVG),
+    "no norms to leave out": ({"strategy": "fedbn"}, FEDAVG),
     "no generated features, all shared": (NO_TERMS | {"fedgen.share": "all"}, FEDAVG),
     "no generated features": (NO_TERMS, {"strategy": "lg-fedavg"}),
     "nothing scaled": ({"strategy": "tinyproto-fp", "tinyproto.scaling": False}, {"strategy": "fedproto"}),

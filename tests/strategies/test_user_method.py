@@ -154,8 +154,10 @@ METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | 
 @pytest.mark.parametrize(
     ("half", "place", "name"),
     [
+        ("PullObjective", "objective", "released"),
         ("PullObjective", "objective", "logits"),
         ("ServerHalf", "server", "ignored_settings"),
+        ("ServerHalf", "server", "notices"),
         ("ServerHalf", "server", "expand"),
         ("ServerHalf", "server", "contradiction"),
     ],
