@@ -50,9 +50,8 @@ from protosphere.wire.arrays import Limits
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, TrainingFigures, class_vectors
 
-_layouts: dict[
-    str, dict[str, Layout]
-] = {}  # layouts of the weights that are exchanged, by everything that determines them
+# layouts of the weights that are exchanged, by everything that determines them
+_layouts: dict[str, dict[str, Layout]] = {}
 
 # The most recent states in this process, each with its round. Ray moves clients between workers, which share no memory,
 # so an entry is valid only if its round is that of the store's newest generation.

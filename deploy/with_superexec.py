@@ -90,20 +90,20 @@ def sweep(database: Path) -> None:
         print(f"deploy/superlink.sh: {database} may still hold messages ({error}).", file=sys.stderr)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run both. Returns the exit code of the one that ended first, or 0 after a signal."""
     with ExitStack() as stack:
-        if words[0] == "--database":
-            database, words = Path(words[1]), words[2:]
+        if arguments[0] == "--database":
+            database, arguments = Path(arguments[1]), arguments[2:]
             sweep(database)
             stack.callback(sweep, database)
-        state, border = words[0], words.index("::")
+        state, border = arguments[0], arguments.index("::")
         secret = stack.enter_context(tempfile.NamedTemporaryFile(prefix="secret-", dir=state))
         secret.write(secrets.token_bytes(32))
         secret.flush()
         shared = ["--superexec-auth-secret-file", secret.name]
-        node = [*words[1:border], "--isolation", "process", *shared]
-        superexec = [*words[border + 1 :], "--parent-pid", str(os.getpid()), *shared]
+        node = [*arguments[1:border], "--isolation", "process", *shared]
+        superexec = [*arguments[border + 1 :], "--parent-pid", str(os.getpid()), *shared]
         return run_both([node, superexec])
 
 

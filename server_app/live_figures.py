@@ -12,13 +12,8 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
 from protosphere.server_app.callbacks import Callback, RunView
 
-GROUPS = (
-    "training",
-    "server",
-    "bytes",
-    "evaluation",
-    "ensemble",
-)  # groups of a line; the others hold metrics of single clients
+# groups of a line; the others hold metrics of single clients
+GROUPS = ("training", "server", "bytes", "evaluation", "ensemble")
 PROJECT = "protosphere"  # the project in Weights & Biases, the experiment in MLflow
 
 log = logging.getLogger("protosphere")

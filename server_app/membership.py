@@ -37,9 +37,8 @@ class Membership:
         self._believed = believed
         self._half = half
         self._since = 0  # the round of the last change
-        self._rounds_gone: dict[
-            int, int
-        ] = {}  # partition -> number of consecutive rounds for which its node has been absent
+        # partition -> number of consecutive rounds for which its node has been absent
+        self._rounds_gone: dict[int, int] = {}
 
     def refresh(self, number: int) -> None:
         """At the start of a round, admit clients and then remove clients. The run's roster records both with the

@@ -51,7 +51,7 @@ class Deployment:
             SuperLink.
         sites: the clients; their SuperNodes' ports are `ports`.
         environment: variables for all processes, beside those of this one.
-        of_scripts: variables for SuperLink and SuperNodes alone.
+        script_environment: variables for SuperLink and SuperNodes alone.
 
     Attributes:
         processes: what `processes.start` has started last, by partition; the SuperLink's is None.
@@ -62,7 +62,7 @@ class Deployment:
         folder: Path,
         sites: Sequence[Site],
         environment: Mapping[str, str] | None = None,
-        of_scripts: Mapping[str, str] | None = None,
+        script_environment: Mapping[str, str] | None = None,
     ):
         self.folder = folder
         self.sites = sites
@@ -77,7 +77,7 @@ class Deployment:
         programs = str(Path(sys.executable).parent)
         overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
         self.environment = flower_environment() | overrides
-        self.script_environment = self.environment | dict(of_scripts or {})
+        self.script_environment = self.environment | dict(script_environment or {})
         self.processes: dict[int | None, subprocess.Popen[str]] = {}
 
     def start(self) -> None:

@@ -49,8 +49,8 @@ def run(
         end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
     if what_leaves and (place.kind == "superlink" or resume):
         end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
-    given = {"preset": preset, "resume": resume, "results": results, "clients": clients, "trust": trust}
-    started = _Started(place, cpus_per_client, gpus_per_client, given, verbose)
+    options = {"preset": preset, "resume": resume, "results": results, "clients": clients, "trust": trust}
+    started = _Started(place, cpus_per_client, gpus_per_client, options, verbose)
     with Display(typer.echo) as display:
         ending = _run(started, settings or [], what_leaves, display)
     if ending.code:
@@ -72,7 +72,7 @@ class _Started:
     place: Place
     cpus: int | None
     gpus: float | None
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
     verbose: bool
 
 
@@ -131,7 +131,7 @@ def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
     if kind == "ray":
         count_tasks(nodes_at(started.place.name), *resources)
     run_plan = plan(
-        **started.given, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
+        **started.options, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
     )
     if kind == "flower":
         check_resources(*resources)
@@ -202,7 +202,7 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
     resumed = ""
     if outcome.folder is None and place.kind == "superlink":
         # a run of another machine that was resumed is known there by what it was resumed by
-        resumed = started.given["resume"] or outcome.flower_run
+        resumed = started.options["resume"] or outcome.flower_run
     return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
 
 
@@ -218,12 +218,12 @@ def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resum
     if folder is not None and (folder / "checkpoint.safetensors").exists():
         resumed = str(folder)
     if resumed:
-        changed = _not_saved(plan, folder or Path(started.given["resume"]))
+        changed = _not_saved(plan, folder or Path(started.options["resume"]))
         options = {"--on": started.place.text, "--cpus-per-client": started.cpus, "--gpus-per-client": started.gpus}
         arguments = ["protosphere", "run"]
         for name, value in (options | {"-c": changed}).items():
             arguments += [name, str(value)] if value else []
-        arguments += ["--trust"] * started.given["trust"] + ["--verbose"] * started.verbose
+        arguments += ["--trust"] * started.options["trust"] + ["--verbose"] * started.verbose
         lines.append(f"resume: {shlex.join([*arguments, '--resume', resumed])}")
     return [*lines, f"log: {log}"] if log else lines
 

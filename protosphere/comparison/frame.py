@@ -84,7 +84,7 @@ def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
     rule, metric = summary["headline"]["rule"], comparison.metrics[0]
-    curve = curve_of(averaged_as(metric, lines), metric.curve_rule(rule))
+    curve = curve_of(select_means(metric, lines), metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
@@ -182,10 +182,10 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     return float(means.iloc[-1] if at_the_end else means.max())
 
 
-def averaged_as(metric: Metric, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def select_means(metric: Metric, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Lines of metrics.jsonl whose means are those of the metric: of the clients of its domain alone, and unweighted
-    where it counts every client alike."""
-    averaged = []
+    if the metric is an unweighted mean."""
+    selected = []
     for line in lines:
         evaluation = line.get("evaluation", {})
         rules = evaluation.get("rules", {})
@@ -194,9 +194,9 @@ def averaged_as(metric: Metric, lines: Sequence[Mapping[str, Any]]) -> list[dict
         means: dict[str, Any] = {}
         for rule, splits in rules.items():
             means[rule] = {split: {**figures, "mean": figures[metric.average]} for split, figures in splits.items()}
-        rest = {name: value for name, value in line.items() if name != "evaluation"}
-        averaged.append(rest | {"evaluation": {"rules": means}} if means else rest)
-    return averaged
+        fields = {name: value for name, value in line.items() if name != "evaluation"}
+        selected.append(fields | {"evaluation": {"rules": means}} if means else fields)
+    return selected
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:

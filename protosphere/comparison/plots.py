@@ -91,7 +91,7 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
     curve_by_method = {method: curve for method, curve in curve_by_method.items() if len(curve)}
     if not curve_by_method:
         raise NothingToPlotError(f"{row}: no trial is finished.")
-    # it is averaged over all clients as the curves are: not beside the ensemble, nor beside one domain
+    # the baseline is a mean over all clients, so it is not drawn beside the ensemble or a single domain
     metric = comparison.metrics[0]
     majority = None
     if metric.rule != ENSEMBLE and not metric.of_domain:

@@ -104,8 +104,7 @@ class Metric:
 
     @property
     def average(self) -> str:
-        """How it averages over clients, by the name of that mean in a line of metrics.jsonl: by their samples, or every
-        client alike."""
+        """The mean over clients that it is, by its name in metrics.jsonl: weighted by samples, or unweighted."""
         kind = self.rule if self.of_domain else self.figure
         return "plain_mean" if kind.endswith("-unweighted") else "mean"
 

@@ -31,12 +31,12 @@ def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
     names = {
         partition: name for partition, name in sorted(printable_names.items()) if name and not _NUMBERED.match(name)
     }
-    counts, seen, taken = Counter(names.values()), Counter[str](), set(names.values())
+    counts, numbers, taken = Counter(names.values()), Counter[str](), set(names.values())
     for partition, name in names.items():
         if counts[name] > 1:
-            seen[name] += 1
-            while (numbered := f"{name} {seen[name]}") in taken:
-                seen[name] += 1
+            numbers[name] += 1
+            while (numbered := f"{name} {numbers[name]}") in taken:
+                numbers[name] += 1
             names[partition] = numbered
     return names
 

@@ -47,9 +47,7 @@ if TYPE_CHECKING:
     import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = (
-    60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr` instead of two seconds
-)
+PATIENCE = 60.0  # seconds for an answer; an overloaded machine takes half a minute to start `flwr`
 STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower reports how the run ended
 STOP_PATIENCE = 30.0  # seconds for an answer after Ctrl-C
 CONNECTION = "sim"  # the connection to a SuperLink of our own
@@ -302,10 +300,10 @@ class SuperLink:
 
     def stream(self) -> Iterator[str]:
         """The run's log, line by line and without colours, until it ends."""
-        words = [find_executable("flwr"), "log", self.flower_run, self._name, "--stream"]
-        command = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert command.stdout is not None
-        for line in command.stdout:
+        command = [find_executable("flwr"), "log", self.flower_run, self._name, "--stream"]
+        process = self._start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        for line in process.stdout:
             yield ANSI.sub("", line).rstrip()
 
     def status(self) -> tuple[str, str]:

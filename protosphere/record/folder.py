@@ -34,9 +34,8 @@ UNFINISHED = ("starting", "running")  # states of a run that has not ended
 FORMAT = 4  # the format of a run's folder; this program cannot read others
 EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
 REMEDY = "restore it from a copy, or start a new run"
-LONGEST_NAME = (
-    100  # bytes of a new run's name before its random digits, since a data set's name may be too long for a file
-)
+# bytes of a new run's name before its random digits, since a data set's name may be too long for a file
+LONGEST_NAME = 100
 
 
 Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])

@@ -18,9 +18,8 @@ from protosphere.prototypes.separation import separation
 from protosphere.record.folder import explain_unwritable
 from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
-MOST_VALUES = (
-    2**22
-)  # values of all clients' vectors together (17 MB), without the global vectors and the two numbers per row
+# values of all clients' vectors together (17 MB), without the global vectors and the two numbers per row
+MOST_VALUES = 2**22
 MOST_PRODUCTS = 2**30  # K K d: one or two seconds per round
 NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # the file of the newest round, and the folder of all rounds
 

@@ -11,13 +11,13 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import (
     MeanStd,
     as_csv,
-    averaged_as,
     collect,
     curve_of,
     differences,
     differences_csv,
     gains_of_exchange,
     means_of,
+    select_means,
     summarise,
     value_of,
     without_control,
@@ -104,7 +104,7 @@ def test_a_curve_is_averaged_over_clients_as_its_metric_is(metric, accuracies):
     evaluation = {"rules": {"classifier": {"test": figures}}}
     evaluation["domains"] = {"usps": {"classifier": {"test": figures | {"mean": 0.7, "plain_mean": 0.6}}}}
     lines = [line(1, 0.5) | {"evaluation": evaluation}]
-    assert curve_of(averaged_as(metric, lines), "classifier")["accuracy"].tolist() == accuracies
+    assert curve_of(select_means(metric, lines), "classifier")["accuracy"].tolist() == accuracies
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):
