@@ -52,7 +52,7 @@ class TaskExecutor:
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start a task."""
-        # Flower gives a site with a list of apps only ClientApps to run
+        # a site with a list of apps runs ClientApps only, since Flower asks a site for nothing else
         tasks = TASKS if self._allowed is None else TASKS[:1]
         if spec.task_type not in tasks:
             return LaunchResult.failed(f"{spec.task_type} is none of the tasks that are run here: {', '.join(tasks)}")
@@ -133,7 +133,7 @@ def watch_tasks(allowed: Path | None) -> None:
 
 
 def read_digests(file: Path) -> list[str]:
-    """The digests in a file, one per line; other words may follow a digest, and a comment begins with #."""
+    """The first word of each line: a digest, or that of a comment, which begins with # and equals no digest."""
     lines = file.read_text("utf-8").splitlines()
     return [line.split()[0].lower() for line in lines if line.strip()]
 

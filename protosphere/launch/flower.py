@@ -1,7 +1,7 @@
 """A run over Flower: submit the app, follow its log, ask how it ended, and stop what was started.
 
 The run goes to an existing SuperLink, by the name of its connection, or to a SuperLink of our own in simulation mode.
-Ours starts in an empty folder, since Ray's workers import from their SuperLink's folder. `flwr list` says how a run
+Ours starts in an empty folder, since Ray's workers import from their SuperLink's folder. We ask `flwr list` how a run
 ended, because `flwr run` exits 0 even if the run failed.
 """
 
@@ -59,7 +59,7 @@ NAMES = ("LICENSE", ".gitignore")
 
 
 class FlowerError(RuntimeError):
-    """Flower could not be started or did not answer."""
+    """Flower did not start, refused or did not answer, or an app is unusable. The message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def launch(
     Args:
         run_config: settings by their full names, with absolute paths; the app's defaults apply to missing ones.
         clients: the number of simulated clients; our ServerApp waits for exactly as many as the setting `clients` says.
-        cpus_per_client: cores per client, which limits how many run at a time. If it exceeds the machine's cores,
-            Flower starts none without saying why (`check_resources`).
+        cpus_per_client: cores per client; the machine's cores divided by it run at a time. If it exceeds them, Flower
+            starts none without saying why (`check_resources`).
         gpus_per_client: a share of a GPU; 0 keeps clients off it.
         show: called with each line of our ServerApp, without its prefix, except for the reason of a failure, which is
             in the outcome; with `verbose`, with all lines.

@@ -82,7 +82,7 @@ def start(
     """Start a command under a watcher, in its own session, with empty stdin.
 
     Args:
-        patience: seconds that the command gets to end by itself before its descendants are ended.
+        patience: seconds that the command gets to end after SIGTERM, before it is killed and its descendants are ended.
         scratch: a folder that the watcher removes if this process is gone and cannot do so.
         options: of `subprocess.Popen`.
 

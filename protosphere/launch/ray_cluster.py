@@ -45,7 +45,7 @@ def count_tasks(nodes: Sequence[Node], cpus: float, gpus: float) -> int:
 
 
 def cluster_address(address: str) -> str:
-    """The given address, or for "" the address of the cluster to which this machine belongs.
+    """The given address; for "" that of RAY_ADDRESS, or of the cluster to which this machine belongs.
 
     Raises:
         SettingError: it belongs to none.

@@ -95,12 +95,12 @@ def write(path: Path, rounds: Iterable[list[dict[str, Any]]]) -> None:
     """Write the rows of all rounds as one Parquet file.
 
     Args:
-        rounds: the rows of each round, which are stored as numeric columns: 10,000 clients take 2 MB per round.
+        rounds: the rows of each round, held in memory as columns: 10,000 clients take 2 MB per round.
     """
     import pyarrow
     import pyarrow.parquet
 
-    # clients that withhold their metrics have no rows
+    # clients that withhold their metrics have no rows, unless they had a problem
     kinds = [("round", pyarrow.int64()), ("client", pyarrow.int64()), ("name", pyarrow.string())]
     tables = [pyarrow.schema([*kinds, ("model", pyarrow.string())]).empty_table()]
     for rows in rounds:

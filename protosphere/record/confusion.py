@@ -11,7 +11,7 @@ from typing import Any
 
 from protosphere.wire.confusion import OTHER, Triples
 
-MANY = 200  # number of clients above which counts by client are not stored
+MANY = 200  # from this number of clients on, counts by client are not stored
 
 
 def confusion_figures(counts: Mapping[int, Triples], rule: str, models: Mapping[int, str]) -> dict[str, Any]:

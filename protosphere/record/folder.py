@@ -1,5 +1,5 @@
 """The run's folder: settings, one line of metrics per round, the checkpoint, the summary. Files are written completely
-or not at all (a temporary file, then a rename)."""
+or not at all (a temporary file, then a rename), except that lines are appended to metrics.jsonl and run.log."""
 
 import json
 import os
@@ -122,7 +122,7 @@ class RunFolder:
         return settings
 
     def roster(self) -> list[dict[str, Any]]:
-        """The clients at the start of the run, or at its last resume."""
+        """The clients at the start of the run, at its last resume, or after the last one joined or left."""
         return self._read_json("roster.json", list)
 
     @contextmanager
@@ -149,7 +149,7 @@ class RunFolder:
             stores(self.name).mkdir(parents=True, exist_ok=True)
 
     def discard_unless_begun(self) -> None:
-        """Remove the folder if no round was finished: it holds no result, and `latest` must not find it."""
+        """Remove the folder if not even line 0 was written: it holds no result, and `latest` must not find it."""
         if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
             return
         # a folder that cannot be removed matters less than the error that led here
@@ -204,7 +204,7 @@ class RunFolder:
             unsettled.settle()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the run's summary, after the states of its clients are on disk."""
+        """Write the run's summary, after the states of this process's clients are on disk."""
         self._settle()
         self._write_json("summary.json", summary)
 
@@ -387,7 +387,8 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     """The folder of a run, by its path, its name in the results folder, `latest`, or its number in Flower.
 
     Args:
-        resumes: whether `latest` means the run that started last; otherwise it is the newest run with a finished round.
+        resumes: whether `latest` means the run that was started or resumed last; otherwise it is the newest of these
+            with a checkpoint.
 
     Raises:
         SettingError: there is none, or the run to resume has no finished round.
@@ -473,7 +474,7 @@ def difference(
 
 @contextmanager
 def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[None]:
-    """Inside, errors of the disk become one sentence."""
+    """Inside, disk errors become a SettingError of one sentence."""
     try:
         yield
     except (OSError, SafetensorError) as error:

@@ -214,8 +214,8 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
 
     Returns:
         rule -> split -> mean (weighted by capped numbers of samples), plain_mean, std (over clients), worst,
-        worst_tenth (mean of the worst tenth of clients, at least one), clients and rows (how many were evaluated). A
-        split without samples is missing.
+        worst_tenth (mean of the worst tenth of clients, at least one), clients (how many) and rows (their samples,
+        capped). A split without samples is missing.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}

@@ -27,7 +27,7 @@ class Reply:
         trains: whether it was asked to train; otherwise it was asked to evaluate.
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
         problem: why the reply or its upload was dropped; "" if it was not.
-        dropped: whether its upload was refused or is missing.
+        dropped: whether its upload was refused, or is missing although one was due.
         ensemble: its checked class probabilities for the shared test set, (n, K) float16.
         confusion: its checked confusion matrix as (true class, predicted class, samples).
         refused: why an optional item was dropped, which leaves the rest of the reply valid.

@@ -26,7 +26,7 @@ NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # the file of the newes
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
     """`separation`: distances and angles between the prototypes that all clients share, scaled as targets (times
-    `scale`). It is empty if clients get different prototypes or mixtures, or if there are fewer than two or too
+    `scale`). It is empty if clients get mixtures or different prototypes, or if there are fewer than two or too
     many."""
     common = _common(downloads)
     if not isinstance(common, PrototypeSet) or len(common) * common.vectors.numel() > MOST_PRODUCTS:

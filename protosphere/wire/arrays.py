@@ -83,7 +83,7 @@ def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
     for name in ("means", "variances", "weights"):
         fields[name] = fields[name].float()
     for name in ("variances", "weights"):
-        # a weight too small for float32 becomes the smallest float32 number
+        # a variance or weight too small for float32 becomes its smallest normal number
         fields[name] = fields[name].clamp(min=SMALLEST)
     if part.width == 1:
         fields["variances"] = fields["variances"][:, :1]
@@ -337,7 +337,7 @@ def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.gene
 
 
 def value_bytes(record: ArrayRecord, without: Sequence[str] = ()) -> int:
-    """The bytes of the received values, whatever the arrays declare and whether or not they decode.
+    """The bytes of the values alone, whatever the arrays declare and whether or not they decode.
 
     Args:
         without: parts that are not counted.

@@ -47,7 +47,8 @@ class CappedSampleCounts:
     """The clients of a run with their capped numbers of training samples.
 
     Attributes:
-        identities: partition -> the identity, with capped training samples and class counts.
+        identities: partition -> the identity, with training samples and class counts after capping (or, with "equal",
+            scaled to the median).
 
     Args:
         identities: as the clients sent them; the method decides the weight of a client that withholds its sample count.
@@ -78,8 +79,8 @@ class CappedSampleCounts:
         }
 
     def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
-        """The uploads with capped class counts, and a sentence for each client whose counts were too high. If a client
-        withholds its number of samples, its counts are compared with the sums of the others' counts.
+        """The uploads with capped class counts. Clients that claim no samples are capped at a multiple of the median of
+        their counts' sums, with a sentence for each.
         """
         counted = {}
         for partition, upload in uploads.items():

@@ -14,7 +14,7 @@ def width(num_classes: int) -> int:
 
 
 def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, right: int) -> Triples:
-    """Check the counts of an evaluation.
+    """Check the counts of an evaluation and return them as triples.
 
     Args:
         samples, right: the evaluation's own numbers for the same samples and rule.

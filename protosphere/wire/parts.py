@@ -96,7 +96,7 @@ class Exchange:
 
     @property
     def pointwise(self) -> bool:
-        """Whether all parts lie in the feature space, as prototypes and mixtures do but outputs do not."""
+        """Whether no part holds outputs (K values), so that prototypes and mixtures lie in the feature space."""
         return not any(part.width == "classes" for part in (*self.up, *self.down))
 
     @property

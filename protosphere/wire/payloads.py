@@ -79,15 +79,15 @@ class Instruction:
     """Server to client: what one message of a round asks for.
 
     Attributes:
-        run: the name of the results folder, which is also that of the client's store.
+        run: the name of the run's folder, which is also that of the client's store.
         round: the round r, from 1; an evaluation is of the model after round r, from 0 (untrained models).
         last_trained_round: the last round in which the server accepted this client's training, 0 if none. A client
-            without a state of that round has lost it and must not silently start again.
+            whose newest state is older has lost its state and must not silently start again.
         payload: the method's download, or None (in round 1, or if nothing was aggregated yet).
         constants: numbers that the method's server half computed once for the run, by name (such as TinyProto's mu).
         last: whether this evaluation is the last one of the run.
         made: for a method that sends `once`, the round that made the payload; the payload is None if the client already
-            has it. 0 for other methods.
+            has it. 0 if nothing was made yet, and for other methods.
     """
 
     run: str
@@ -170,9 +170,9 @@ class Identity:
 
     Attributes:
         partition, partitions: its partition id, and the number of partitions.
-        classes: the labels of its training samples, ascending.
-        class_counts: its number of training samples of each of these classes, after capping; empty if the method does
-            not request them.
+        classes: the labels of its training samples, ascending; all labels if they are withheld.
+        class_counts: its number of training samples of each of these classes, which the server may scale; empty if the
+            method does not request them.
         rows: numbers of (training, validation, test) samples; empty if they are withheld.
         discloses: what this client discloses, in words, for the roster.
         settings: digest of the settings that decide how both sides read messages (`Run.digest`).
