@@ -72,13 +72,13 @@ def everybody(deployment):
 
 def kill(deployment, partition=None):
     """End a site's SuperNode, or the SuperLink, and all that came of it, by SIGKILL."""
-    while pids := members(deployment, partition):
-        for pid in pids:
+    watcher = deployment.processes.get(partition)
+    # until it has ended: a look at all processes may miss one, and the watcher of a living one never ends
+    while watcher is not None and watcher.poll() is None:
+        for pid in members(deployment, partition):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    if partition in deployment.processes:
-        deployment.processes[partition].wait()
 
 
 def descendants(root, known=()):
