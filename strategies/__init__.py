@@ -1,5 +1,5 @@
-"""A run's method and settings, read and checked. A method's module is imported only when asked for, since a deployment
-starts a process per message."""
+"""Reads and checks a run's method and settings. A method's module is imported on demand, because a deployment starts
+one process per message."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ if __name__ == "strategies":
     )
 
 DISCRIMINANT = "discriminant"
-# the strategy of one method as Flower knows strategies; the server's room lies above this one, and is loaded on demand
+# The strategy of one method, as Flower defines strategies. server_app may import strategies, so it is loaded on demand.
 FLOWER_STRATEGY = ("protosphere.server_app.method_strategy", "MethodStrategy")
 
 
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's settings, checked."""
+    """The checked settings of a run."""
 
     settings: Settings
     method: Method
@@ -63,27 +63,28 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """Of the settings by which both ends read a message: of others it would be nonsense."""
+        """Digest of the settings that decide how both ends read a message."""
         settings = self.settings
-        # a method of somebody's own may lie elsewhere at each site; it has a digest of its own
+        # A user's method may lie elsewhere at each site; it has a digest of its own.
         name = "" if plugins.is_plugin(settings.strategy) else settings.strategy
         values = (name, settings.feature_dim, settings.seed, settings.privacy, self.exchange)
         return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
     @property
     def private(self) -> bool:
-        """Whether clients send a release and nothing else."""
+        """Whether clients send a noisy release and nothing else."""
         return self.settings.privacy == "release"
 
     @property
     def confusion(self) -> bool:
-        """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
+        """Whether the last evaluation asks for a confusion matrix. A site with its own private samples may not send
+        one."""
         hidden = self.private or self.exchange.hides_counts
         return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
 
     @cached_property
     def rules(self) -> tuple[str, ...]:
-        """All rules that its clients report."""
+        """All inference rules that the clients report."""
         released = (RULE,) if self.private and self.exchange.down else ()
         controls = (OWN_RULE, OWN_POOL) if self.encodes else ()
         return tuple(dict.fromkeys((*self.method.rules, *released, *controls)))
@@ -95,16 +96,16 @@ class Run:
 
     @property
     def inference(self) -> str:
-        """The primary prediction rule."""
+        """The run's main inference rule."""
         inference = self.settings.inference
         return self.method.inference if inference == "auto" else inference
 
 
 def load_method(name: str) -> Method:
-    """The method of that name.
+    """Load the method with this name.
 
     Raises:
-        SettingError: an unknown name, with the nearest one.
+        SettingError: the name is unknown; the message suggests the nearest one.
     """
     if plugins.is_plugin(name):
         try:
@@ -132,8 +133,8 @@ def load_method(name: str) -> Method:
 
 
 def _with_settings_of_halves(method: Method) -> Method:
-    """A method of somebody's own that takes a half of ours, or derives one from it, with the settings of the method
-    that the half is of: the half reads them. What the method has itself goes before."""
+    """Add the settings of built-in halves to a user's method that uses or subclasses them, because those halves read
+    these settings. The method's own settings take precedence."""
     settings = dict(method.settings)
     for half in (*method.server.__mro__, *method.objective.__mro__):
         if not half.__module__.startswith(f"{__name__}."):
@@ -153,10 +154,10 @@ def default_encoder(method: Method) -> str:
 
 
 def read_settings(run_config: Mapping[str, Scalar]) -> Run:
-    """Settings of a run from Flower's flat run configuration; names that are missing take their default.
+    """Read a run's settings from Flower's flat run configuration; missing names take their defaults.
 
     Raises:
-        SettingError: one sentence that names the setting, the value and what is allowed.
+        SettingError: one sentence that names the setting, its value and what is allowed.
     """
     run_config = unpacked(run_config)
     shared = {name: value for name, value in run_config.items() if "." not in name}
@@ -171,7 +172,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
         unknown_names = set(values) - set(_list_names(kind))
         if unknown_names and plugins.is_plugin(settings.strategy):
-            # a copy of a method of ours that has other settings: nobody gave it our defaults
+            # The user's copy of a built-in method may have other settings, and the user did not set the defaults of
+            # ours.
             defaults = known_settings()
             values = {
                 n: v for n, v in values.items() if n not in unknown_names or defaults.get(f"{prefix}.{n}", kind) != v
@@ -188,7 +190,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         )
     options = Options(settings_by_type)
     run = Run(settings, method, options)
-    # by the rules without an exchange a run is measured, and no client predicts
+    # The rules without an exchange are controls, and no client predicts by them.
     rules = [rule for rule in run.rules if rule not in (OWN_RULE, OWN_POOL)]
     if settings.inference not in ("auto", *rules):
         raise SettingError(
@@ -218,7 +220,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
-    """Refuse a number format that no part of the messages has: reported and ignored it would mislead.
+    """Refuse a number format that no part of the messages uses: if it were ignored, the run's settings would mislead.
 
     Raises:
         SettingError: names the setting and the kinds of parts.
@@ -233,14 +235,14 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
 
 
 def _obeys_wire_dtype(exchange: Exchange) -> bool:
-    """Whether some part of the messages crosses in the run's number format: mixtures never do."""
+    """Whether some part of the messages is sent in the run's number format. Mixtures never are."""
     return bool(exchange.kinds() - {"mixtures"})
 
 
 def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
-    """Refuse a setting of another method than the run's (its default passes: Flower always fills those in).
+    """Refuse a setting of a method other than the run's. Its default passes, because Flower always fills in defaults.
 
-    Imports every method, so only the server and the command line ask.
+    This imports every method, so only the server and the command line call it.
     """
     run_config = unpacked(run_config)
     strategy = str(run_config.get("strategy", Settings().strategy))
@@ -257,13 +259,13 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
 
 
 def as_of_today(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that another version kept, complete: a new one has its default, and so has one of another method,
-    which the run never read and whose default may have been another.
+    """Complete settings that another version stored: new settings take their defaults. So do settings of other methods,
+    which the run never read and whose defaults may have changed.
 
-    It loads the method that they name: whoever has them of somebody else asks strategies/trust.py first.
+    It loads the method that the settings name. For a folder from somebody else, ask strategies/trust.py first.
 
     Raises:
-        SettingError: the method cannot be loaded, or `own-settings` holds what it may not.
+        SettingError: the method cannot be loaded, or `own-settings` is invalid.
     """
     run_config = unpacked(run_config)
     strategy = str(run_config.get("strategy", Settings().strategy))
@@ -273,8 +275,8 @@ def as_of_today(run_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Settings as Flower takes them: it refuses names that our pyproject.toml does not hold, so those of somebody's own
-    method travel in the setting `own-settings`."""
+    """Prepare settings for Flower, which refuses names that our pyproject.toml lacks: the settings of a user's method
+    travel in the setting `own-settings`."""
     if not plugins.is_plugin(str(run_config.get("strategy", ""))):
         return dict(run_config)
     defaults = known_settings()
@@ -287,7 +289,7 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Inverse of `packed`.
 
     Raises:
-        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method.
+        SettingError: `own-settings` is not a JSON object, or holds a name that is no setting of a method.
     """
     packed_text = run_config.get("own-settings", "")
     try:
@@ -300,7 +302,8 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             "your own by their names."
         ) from None
     if undotted_names := [name for name in plugin_settings if "." not in name]:
-        # it would take the place of a setting that was looked at, such as `strategy`; nor is anything packed twice
+        # An undotted name would replace a shared setting that has been checked, such as `strategy`, and nothing is
+        # packed twice.
         raise SettingError(
             f"setting `own-settings` holds `{shown(undotted_names[0])[1:-1]}`, which is no setting of a method of your "
             "own; give it by its name."
@@ -309,10 +312,10 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def known_settings(strategy: object = "") -> dict[str, Any]:
-    """Every setting of every method with its default, by its full name.
+    """Every setting of every method with its default, by full name.
 
     Args:
-        strategy: a method of somebody's own, whose settings belong to them, too.
+        strategy: a user's method, whose settings are included.
     """
     defaults = dict(_registered_defaults())
     if plugins.is_plugin(str(strategy)):
@@ -322,7 +325,7 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
 
 @cache
 def _registered_defaults() -> Mapping[str, Any]:
-    """Of the settings that all methods share, and of those of the registry's methods."""
+    """Defaults of the shared settings and of all registered methods."""
     shared = Settings()
     defaults = {name: getattr(shared, name.replace("-", "_")) for name in _list_names(Settings)}
     for method in map(load_method, METHODS):
@@ -331,7 +334,7 @@ def _registered_defaults() -> Mapping[str, Any]:
 
 
 def _defaults_of(method: Method) -> dict[str, Any]:
-    """Of the method's own settings."""
+    """Defaults of a method's own settings."""
     defaults: dict[str, Any] = {}
     for prefix, kind in method.settings.items():
         default = kind()
@@ -340,11 +343,11 @@ def _defaults_of(method: Method) -> dict[str, Any]:
 
 
 def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
-    """The settings that a method reads: those that all methods share, but for what its loss, its messages and its means
-    lack, and its own. Of a method of somebody's own all that are shared, since only its code could tell.
+    """The settings that a method reads: its own and the shared ones, except those that it ignores. For a user's method,
+    all shared settings, because only its code could tell.
 
     Args:
-        run_config: `strategy`, and what may decide it: the method's own settings.
+        run_config: `strategy`, and the method's own settings, on which the answer may depend.
 
     Raises:
         SettingError: one of these cannot be used.
@@ -372,10 +375,10 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
 
 
 def settings_by_keyword(strategy: str, keywords: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Settings by name, of keyword arguments: `_` stands for `-`, and the method's own settings need no prefix.
+    """Settings by name from keyword arguments: `_` stands for `-`, and the method's own settings need no prefix.
 
     Raises:
-        SettingError: a name could be a setting of several of the method's prefixes.
+        SettingError: a name fits settings of several prefixes of the method.
     """
     method = load_method(strategy)
     settings: dict[str, Scalar] = {}
@@ -389,7 +392,7 @@ def settings_by_keyword(strategy: str, keywords: Mapping[str, Scalar]) -> dict[s
 
 
 def _belongs_to(method: Method, name: str) -> bool:
-    """Whether a setting is one that all methods share, or one of this method's own."""
+    """Whether a setting is shared by all methods or belongs to this one."""
     prefix, dot, _ = name.rpartition(".")
     return not dot or prefix in method.settings
 

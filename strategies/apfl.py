@@ -1,14 +1,14 @@
-"""APFL (Deng et al., 2020): a client's model mixes its own weights with everybody's, in a share that it learns.
+"""APFL (Deng et al., 2020): each client mixes its own weights with the shared weights; it learns the mixing share.
 
     client   w, the companion, from w^r by CE(w); v and alpha by CE at v' = alpha v + (1 - alpha) w, w without gradient:
-             grad_v = alpha grad f(v'), grad_alpha = <v - w, grad f(v')>; all at once from the old values, E epochs
+             grad_v = alpha grad f(v'), grad_alpha = <v - w, grad f(v')>; all computed from the old values, E epochs
              sends w
     server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of v' with w^{r+1}: `received`
 
 alpha is projected onto [0, 1] after each step and has no weight decay. Departures: the authors' and FL-bench's code
-mixes outputs and adds 0.02 alpha to its gradient, PFLlib trains v alone and mixes once a round; the paper's weights are
-built. Running statistics of the mixture are v's.
+mixes outputs and adds 0.02 alpha to its gradient, PFLlib trains v alone and mixes once a round; this file implements
+the paper's mixture of weights. The mixture uses v's running statistics.
 """
 
 from collections.abc import Sequence
@@ -46,17 +46,17 @@ class APFLSettings:
 
 
 class APFLObjective(SharedObjective):
-    """Client half: the companion travels."""
+    """Client half: the companion is exchanged."""
 
     parts: Sequence[str] = (COMPANION,)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """v, w of the same start, and alpha."""
+        """Build v and w from the same start, and alpha."""
         options = self.options[APFLSettings]
         return Mixture(model, options.alpha, options.adaptive)
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """All at once; alpha does not decay and stays in [0, 1]."""
+        """One phase for all; alpha has no weight decay and stays in [0, 1]."""
         alpha = state.module.alpha
 
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -1,11 +1,11 @@
-"""Methods of that family whose clients send class means and class counts, and nothing else (FedNCM, FedCOF).
+"""One-exchange methods whose clients send only class means and class counts (FedNCM, FedCOF).
 
     client   m_kc = sum of z over its n_kc samples of class c / n_kc, and n_kc
     server   N_c = sum_k n_kc,  s_c = sum_k n_kc m_kc,  mu_c = s_c / N_c
 
-With `aggregation` a robust centre takes the place of mu_c (protosphere/prototypes/aggregation.py).
+A robust `aggregation` replaces mu_c by a robust centre (protosphere/prototypes/aggregation.py).
 
-Under `privacy` both are of a release: noisy, and of all classes that stand out of the noise.
+Under `privacy`, both come from a release: they are noisy, and cover the classes that exceed the noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from protosphere.strategies.statistics import refute_means
 
 
 def exchange_of_means(fewest: int) -> m.Exchange:
-    """Class means and counts up, a linear classifier down."""
+    """Class means and counts go up, a linear classifier comes down."""
     return m.Exchange((m.Part("prototypes", counts=True, fewest=fewest),), (DOWN,), DISCLOSURES, once=True)
 
 
@@ -42,22 +42,23 @@ class MeansObjective(OneExchangeObjective):
         return {m.PROTOTYPES.name: m.PrototypeSet(classes, (sums / counts.unsqueeze(1)).float(), counts)}
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """Under `privacy`, where there is nothing else, the class means of a release with its counts."""
+        """Under `privacy`, the class means and counts of the release; otherwise the family's upload."""
         if state.encoded is not None or state.prototypes is None:
             return super().upload(state, round_number)
         return {m.PROTOTYPES.name: state.prototypes} if round_number <= rounds_of_exchange(self.settings) else None
 
 
 class MeansServer(OneExchange):
-    """Server half: the means of everybody, and what a method makes of them."""
+    """Server half: the means of all clients, and the method's classifier of them."""
 
     @property
     def aggregation(self) -> m.ClassAggregation:
-        """How a class's mean is made of the clients' means."""
+        """How each class's means are aggregated."""
         raise NotImplementedError
 
     def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
-        """w_c of all classes, (K, d) float64, of the clients' means and counts; 0 for a class that nobody has sent."""
+        """w_c of all classes, (K, d) float64, from the clients' means and counts; 0 for a class that no client has
+        sent."""
         raise NotImplementedError
 
     def totals(self, clients: Sequence[m.PrototypeSet]) -> tuple[Tensor, Tensor]:
@@ -65,17 +66,17 @@ class MeansServer(OneExchange):
         return class_totals(clients, self.num_classes, self.dim, self.aggregation)
 
     def warnings(self, clients: Sequence[m.PrototypeSet]) -> tuple[str, ...]:
-        """What there is to say when all have been heard who are to be."""
+        """Warnings once every client that is going to send has sent."""
         return ()
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Means of unit vectors outside the unit ball; a release is noisy."""
+        """Refuse means of unit vectors outside the unit ball; those of a release are noisy and may lie there."""
         if self.settings.privacy != "none":
             return ""
         return refute_means(m.prototypes_of(upload))
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The classifier of everybody who was heard so far, each once."""
+        """Compute the classifier from all clients that have sent so far, each counted once."""
         first_uploads = FirstUploads.of(m.PrototypeSet, state)
         is_new = first_uploads.add(m.prototype_sets(uploads))
         clients = self._in_units(first_uploads)
@@ -84,7 +85,7 @@ class MeansServer(OneExchange):
             return m.Outcome(state, {}, figures, warnings, keeps=True)
         sums, counts = self.totals(clients)
         classes = counts.nonzero().flatten()
-        # mu_c, in the encoder's space
+        # mu_c in the encoder's space
         means = (sums[classes] / counts[classes].unsqueeze(1)).float()
         prototypes = m.PrototypeSet(classes, means) if len(classes) else None
         if self.ends(server_round):
@@ -103,7 +104,7 @@ class MeansServer(OneExchange):
 def class_totals(
     clients: Sequence[m.PrototypeSet], num_classes: int, dim: int, how: m.ClassAggregation = "mean"
 ) -> tuple[Tensor, Tensor]:
-    """s_c (K, d) and N_c (K,), float64; with a robust `how` s_c is N_c times the class's centre."""
+    """s_c (K, d) and N_c (K,), float64; with a robust `how`, s_c is N_c times the class's centre."""
     sums, totals = torch.zeros(num_classes, dim, dtype=torch.float64), torch.zeros(num_classes, dtype=torch.float64)
     for means in clients:
         assert means.counts is not None

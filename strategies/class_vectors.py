@@ -1,9 +1,9 @@
-"""The family of one averaged model with a vector for each class beside it (FedNH, FedFA).
+"""Base of methods with one averaged model and one vector per class (FedNH, FedFA).
 
-    client   uploads parts of its model, and a prototype of each class that it holds
-    server   AveragedWeights' means, and v_c moved by the sums over its holders, which a method says
+    client   uploads parts of its model, and a prototype per class that it holds
+    server   AveragedWeights' means, and v_c updated from sums over the class's holders, as the method defines
 
-Both ends draw the same v_c from the run's seed, so that round 1 sends nothing.
+Both ends draw the same initial v_c from the run's seed, so round 1 sends nothing.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from torch import Tensor
 from protosphere import method as m
 from protosphere.strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
 
-VECTORS = "vectors"  # of the state, (K, d) float64
-CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) and (K,)
+VECTORS = "vectors"  # entry of the state, (K, d) float64
+CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # entries of a total: (K, d) and (K,)
 
 
 def with_class_vectors(*parts: str, counts: bool = False) -> m.Exchange:
-    """Parts of weights and class vectors, both ways."""
+    """Parts of weights and class vectors, in both directions."""
     weights = both_ways(*parts)
     return m.Exchange((*weights.up, m.Part("prototypes", counts=counts)), (*weights.down, m.PROTOTYPES))
 
 
 def received_vectors(received: m.Payload | None, start: Tensor) -> m.PrototypeSet:
-    """v_c of all classes as they came; before any did, those that both ends draw, (K, d) float64."""
+    """v_c of all classes as received, (K, d) float64; before the first message, the initial ones."""
     if received is None or m.PROTOTYPES.name not in received:
         return m.PrototypeSet(torch.arange(len(start)), start.float())
     return m.prototypes_of(received)
@@ -48,24 +48,26 @@ class AveragedWithClassVectors(AveragedWeights):
         raise NotImplementedError(f"{type(self).__name__} does not say where its class vectors start")
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-        """v_c^{r+1}, (K, d).
+        """Compute v_c^{r+1}, (K, d).
 
         Args:
-            vectors: v_c^r, (K, d). sums: of weight times prototype over a class's holders, (K, d). weights: of these
-                weights, (K,), 0 for a class that nobody reported. total: of omega_i over all uploads, ().
+            vectors: v_c^r, (K, d).
+            sums: weight times prototype, summed over a class's holders, (K, d).
+            weights: the sums of these weights, (K,); 0 for a class that no client reported.
+            total: the sum of omega_i over all uploads, ().
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how its class vectors move")
 
     def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """What each of an upload's prototypes weighs, (k,) float64."""
+        """The weight of each prototype in an upload, (k,) float64."""
         return torch.ones(len(prototypes), dtype=torch.float64)
 
     def begin(self) -> m.Outcome:
-        """What both ends drew."""
+        """Start from the vectors that both ends draw."""
         return m.Outcome({VECTORS: self.start()}, {})
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """The weights' share, and the prototypes' by class."""
+        """Add the class prototypes to the contribution of the weights."""
         prototypes = m.prototypes_of(upload)
         weights = self.class_weights(prototypes, identity)
         sums, _ = prototypes.with_vectors(weights.unsqueeze(1) * prototypes.vectors.double()).table(self.num_classes)
@@ -74,7 +76,7 @@ class AveragedWithClassVectors(AveragedWeights):
         return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: total}
 
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
-        """The means, and the moved vectors beside them."""
+        """The mean weights, and the updated vectors."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         vectors = self.update_vectors(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])

@@ -1,10 +1,10 @@
-"""The family of methods whose clients share a second model that a setting names, the same on all of them (FML, FedMRL).
+"""Base of methods whose clients share a second model, the companion, which a setting names (FML, FedMRL).
 
-    client   its own model, of any architecture, beside the companion; the companion's weights travel
-    server   sum_{i in S} w_i / |S|: the plain mean, unless a method weighs otherwise
+    client   its own model, of any architecture, and the companion, whose weights are exchanged
+    server   sum_{i in S} w_i / |S|: the unweighted mean, unless a method sets other weights
 
-The companion is drawn from the run's seed alone, so it starts alike everywhere. Its name and size stand beside every
-figure of a run.
+The companion is initialised from the run's seed alone, so it is equal on all clients. Its name and size are reported
+with the run's metrics.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,13 @@ from protosphere.core.errors import ModelError
 from protosphere.models import build, model_names, told_name
 from protosphere.strategies.weights import COMPANION, AveragedWeights, SharedObjective
 
-OWN_RULES = tuple(rule for rule in m.RULES if rule != "global-prototypes")  # where what comes down does not predict
+# for methods that do not predict with what they receive
+OWN_RULES = tuple(rule for rule in m.RULES if rule != "global-prototypes")
 
 
 def _check_one_model(name: str) -> str:
     try:
-        # of no path: a run names files of no site
+        # without the path: a run does not name files of a site
         is_one_model = not name or (model_names(name) == (name,) and told_name(name) == name)
     except ModelError:
         is_one_model = False
@@ -33,7 +34,7 @@ def _check_one_model(name: str) -> str:
 
 @m.method_settings
 class CompanionSettings:
-    """What these methods' settings begin with.
+    """The settings that these methods share.
 
     Attributes:
         companion: the second model, the same on all clients; empty: the first of `models`.
@@ -43,10 +44,10 @@ class CompanionSettings:
 
 
 class CompanionObjective(SharedObjective):
-    """Client half: the companion travels.
+    """Client half: the companion is exchanged.
 
     Attributes:
-        kind: the method's settings.
+        kind: the class of the method's settings.
     """
 
     parts = (COMPANION,)
@@ -54,26 +55,26 @@ class CompanionObjective(SharedObjective):
 
     @property
     def companion(self) -> str:
-        """By the method's setting."""
+        """The companion's name, from the method's settings."""
         return self.options[self.kind].companion or model_names(self.settings.models)[0]
 
     def second(self, model: m.SplitModel, feature_dim: int) -> m.SplitModel:
-        """The companion of a client's model, of features of a width of its own; the same on all clients to the bit."""
+        """Build the companion for a client's model, with its own feature width; equal to the bit on all clients."""
         activation = self.settings.feature_activation
         seed = self.shared_seed(COMPANION)
         return build(self.companion, model.input_shape, feature_dim, model.num_classes, seed, activation)
 
 
 def companion_of(objective: m.Objective) -> str:
-    """The name of the second model that an objective puts beside the client's, the same on all; "" for none."""
+    """The name of the companion that an objective builds; "" for none."""
     return objective.companion if isinstance(objective, CompanionObjective) else ""
 
 
 class MeanOfCompanions(AveragedWeights):
-    """Server half: one group of all clients, in which each counts the same unless the method says otherwise."""
+    """Server half: one group of all clients, equally weighted unless the method says otherwise."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """All clients have to have built the same companion."""
+        """Check that all clients have built the same companion."""
         notices = super().check(num_classes, dim)
         other = next((p for p in self.identities if self.group(p) != self.group(next(iter(self.identities)))), None)
         if other is not None:
@@ -85,5 +86,5 @@ class MeanOfCompanions(AveragedWeights):
 
     @property
     def weighting(self) -> str:
-        """Whatever the numbers of rows."""
+        """Equal weights, whatever the sample counts."""
         return "uniform"

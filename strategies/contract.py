@@ -1,8 +1,8 @@
-"""A method is two halves in one file: a ServerHalf and an Objective (client).
+"""A method is one file with two halves: a ServerHalf and an Objective (client).
 
-The server half makes the next round's downloads of a round's uploads; server_app runs the rounds around it. The
-Objective tells the one training loop what is special about the method. Its defaults are plain local training with the
-prototypes of section 0 of the methods page: a method overrides what its paper changes.
+The server half turns a round's uploads into the next round's downloads; server_app runs the rounds. The Objective
+defines what the method changes in the training loop that all methods share. Its defaults are plain local training with
+the prototypes of section 0 of the methods page; a method overrides what its paper changes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,45 +29,45 @@ from protosphere.wire.payloads import EVERYONE as EVERYONE
 from protosphere.wire.payloads import Identity, Payload, class_vectors
 from protosphere.wire.payloads import prototypes_of as prototypes_of
 
-# A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
+# A method's settings: a frozen dataclass, checked like the shared ones.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
 State = dict[str, Tensor]
-# A constant of the messages to a client that has joined later, of a method that counts own rounds.
+# A constant in the messages to a client that joined later, for a method that counts rounds per client.
 ROUND_OF_JOINING = "round-of-joining"
-EQUAL_WEIGHT = 0.5  # of the two that a pool joins
-# the settings that decide what a client's number of samples weighs
+EQUAL_WEIGHT = 0.5  # weight of each of the two classifiers that a pool combines
+# The settings that decide the weight of a client's sample count.
 OF_CLAIMS = frozenset({"client-weights", "max-weight-ratio"})
-# what a server tells of a round; several numbers by name are for pictures alone
+# A number that the server reports for a round; a mapping of number lists is for plots only.
 Figure = float | int | str | Mapping[str, Sequence[float]] | None
 
 
 def own_round(constants: Mapping[str, float], round_number: int) -> int:
-    """The number of a round as a client counts that joined in the round which its constants name; of one that was there
-    from the start the same."""
+    """The round number as a client counts it: a client that joined later starts with 1 in the round given by its
+    constants."""
     return round_number - int(constants.get(ROUND_OF_JOINING, 1)) + 1
 
 
 @dataclass
 class ClientState:
-    """All that a client has besides its data; the store saves it as one.
+    """All that a client has besides its data; the store saves it as one unit.
 
     Attributes:
-        module: the nn.Module that `Objective.build` returned; only its own objective knows more of it.
-        prototypes: local prototypes p_ij with their counts, over the training rows after training.
-        covariance: (d, d) float64, the discriminant's, over the same rows. None without training rows.
-        constants: the numbers that the server works out once for the run; they come with every message.
-        targets: what was received, as the loss uses it (scaled, masked); None before the first.
-        table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
-        received: what a method keeps of a message for the training that it starts; not stored.
-        features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
-        encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a SpaceObjective.
-        variances: of a release under `privacy`, around its prototypes (k, d), without their scale.
-        pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
-        space: what `SpaceObjective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
+        module: the nn.Module that `Objective.build` returned; only its objective knows its structure.
+        prototypes: local prototypes p_ij with their counts, over the training samples after training.
+        covariance: (d, d) float64, pooled within classes over the same samples; None without training samples.
+        constants: numbers that the server computed once for the run; every message carries them.
+        targets: what was received, as the loss uses it (scaled, masked); None before the first message.
+        table: the targets as (vectors (K, d), present (K,)) on the device, laid out once per message.
+        received: what a method keeps of a message for the training that follows; not stored.
+        features: z (n, d) and labels (n,) of the training samples after training, for the upload; then cleared.
+        encoded: returns u (n, d) and labels (n,) of the training samples, for the upload of a SpaceObjective.
+        variances: of a release under `privacy`: around its prototypes, (k, d), unscaled.
+        pool_weight: weight of the shared discriminant in the rule `pool`, in [0, 1], as last chosen by an evaluation.
+        space: what `SpaceObjective.complete` made for the rules `encoder` and `pool` in the last evaluation.
         extra: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
-        parameters: how many the client's own model has, without what `build` added to it.
+        parameters: number of parameters of the client's own model, without what `build` added.
     """
 
     module: Any
@@ -87,7 +87,7 @@ class ClientState:
     parameters: int = 0
 
     def forget(self) -> None:
-        """Let go what is of one message alone."""
+        """Clear what belongs to a single message."""
         self.features = self.received = self.encoded = None
         self.module.zero_grad(set_to_none=True)
 
@@ -105,8 +105,8 @@ class Loss:
     """A batch's loss.
 
     Attributes:
-        total: what is minimised.
-        parts: its unweighted terms by name, `cross-entropy` among them; each a scalar with its graph.
+        total: the quantity to minimise.
+        parts: its unweighted terms by name, including `cross-entropy`; each a scalar with its graph.
         features: z (b, d), with the graph that leads to `total`.
     """
 
@@ -117,17 +117,17 @@ class Loss:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training.
+    """One phase of local training.
 
     Attributes:
-        name: for seeds, logs and the optimiser's place in the store.
-        parameters: what is trained; all else stands still.
-        rows: (inputs, labels) to draw batches from as the model takes them; None for the client's training rows.
+        name: identifies the phase in seeds, logs and the stored optimiser state.
+        parameters: the parameters to train; all others are fixed.
+        rows: (inputs, labels) to draw batches from, as the model takes them; None for the client's training samples.
         epochs: passes over them.
-        optimiser: builds the optimiser; None for the settings' SGD.
-        fresh: whether the optimiser starts anew each time, whatever `optimizer-state` says.
-        rate: the setting that holds its learning rate, to be named where training diverges.
-        of_model: whether its features are those of the client's own model, of which `prototypes-from` training makes
+        optimiser: builds the optimiser; None for SGD with the run's settings.
+        fresh: whether the optimiser starts anew in each round, whatever `optimizer-state` says.
+        rate: the setting of the learning rate, named in the error if training diverges.
+        of_model: whether its features are the client model's, from which `prototypes-from = "training"` takes
             prototypes.
     """
 
@@ -142,7 +142,7 @@ class Phase:
 
 
 class MethodError(Exception):
-    """A method is wrong; one sentence with the file's path and the line, where they are known."""
+    """A method is faulty; one sentence with the file's path and the line, if they are known."""
 
     def __init__(self, reason: str, file: str = "", line: int = 0):
         super().__init__(f"{reason.rstrip('.')} ({file}, line {line})." if file else reason)
@@ -153,7 +153,7 @@ class Options:
     """The settings of one method, by the dataclass that checks them.
 
     Raises:
-        MethodError: on a look at settings that the method does not have.
+        MethodError: on access to settings that the method does not have.
     """
 
     values: Mapping[type, Any]
@@ -173,10 +173,10 @@ class Options:
 class Objective:
     """The client half of a method. The base class trains with cross-entropy alone and sends nothing.
 
-    A client calls `build` once for its model. A training message calls, in this order, `targets` with what came,
-    `receive`, `targets` once more, `phases`, `loss` with each batch, and `upload` when the local prototypes are
-    measured. A message of evaluation calls `targets`, `evaluation_state` for the rule `received`, and `scores`; it
-    never calls `receive`.
+    A client calls `build` once for its model. A training message calls, in this order: `targets` with what was
+    received, `receive`, `targets` again, `phases`, `loss` for each batch, and `upload` after the local prototypes are
+    measured. An evaluation message calls `targets`, `evaluation_state` for the rule `received`, and `scores`; it never
+    calls `receive`.
     """
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
@@ -185,17 +185,17 @@ class Objective:
         self.num_classes = num_classes
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
-        """Add heads, projections, companions to the client's private model."""
+        """Add heads, projections or companions to the client's private model."""
         return model
 
     def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
-        """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
-        arrival uses it with the model as the last round left it."""
+        """The received prototypes as prediction and loss use them. Changes nothing: an evaluation calls it with the
+        model from the last round."""
         vectors = class_vectors(received)
         return vectors if isinstance(vectors, PrototypeSet) else None
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
-        """Take what was received into the state, after evaluation and before training."""
+        """Take what was received into the state, before training."""
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
         """One phase over all parameters by default."""
@@ -209,73 +209,73 @@ class Objective:
         return Loss(cross_entropy, {"cross-entropy": cross_entropy}, z)
 
     def features(self, state: ClientState, inputs: Tensor) -> Tensor:
-        """The space in which prototypes live: (b, ...) -> (b, d)."""
+        """Features in the space of the prototypes: (b, ...) -> (b, d)."""
         z: Tensor = state.module.features(inputs)
         return z
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """What leaves the client after training; nothing by default.
 
-        Under `privacy` (`Method.releases`) it is made of a state that holds a noisy release and nothing of the model:
-        `prototypes` in the encoder's space with noisy counts, and for mixtures their `variances`.
+        Under `privacy` (`Method.releases`), the state holds only a noisy release and nothing of the model: `prototypes`
+        in the encoder's space with noisy counts, and for mixtures their `variances`.
         """
         return None
 
     def evaluation_state(self, state: ClientState, received: Payload | None) -> ClientState:
-        """The client as it would predict with what has just come, judged by the rule `received`; changes nothing."""
+        """The client as it would predict with what it just received, judged by the rule `received`; changes nothing."""
         return state
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-        """Prediction rules beyond the common four: rule -> (n, K). Also `classifier`, where that is another than the
+        """Inference rules beyond the four common ones: rule -> (n, K). May include `classifier` if it is not the
         model's own."""
         return {}
 
 
 class WeightsObjective(Objective):
-    """Client half of a method of whose messages parts are weights."""
+    """Client half of a method that exchanges weights."""
 
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
-        """The parts of weights that cross, by name, as they are in the module before training: their layout is what
-        messages are held against."""
+        """The weights that are exchanged, by part name, as they are in the module before training; messages are checked
+        against their layout."""
         raise NotImplementedError(f"{type(self).__name__} does not say which weights cross")
 
 
 class SpaceObjective(WeightsObjective):
-    """Client half of a method that reads samples through the public encoder, without `privacy`.
+    """Client half of a method that reads samples through a public encoder, without `privacy`.
 
     An evaluation calls `complete` once, `encoded_scores` for the rule `encoder`, and `pooled` for the rule `pool`.
 
     Attributes:
-        encoder: the public encoder that is used if the setting `encoder` names none; "" for none.
+        encoder: the public encoder if the setting `encoder` names none; "" for none.
     """
 
     encoder = ""
 
     def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
-        """What `encoded_scores` takes, of what has come and of the client's training samples in the encoder's space,
-        z^ (n, d) float64 and labels (n,); what has come alone by default."""
+        """Prepare the argument of `encoded_scores` from what was received and the client's training samples in the
+        encoder's space, z^ (n, d) float64 and labels (n,); by default, only what was received."""
         return received
 
     def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
-        """The rule `encoder`: z^ (n, d) float64 to (n, K), minus infinity for an unknown class; None before anything
-        has come.
+        """The rule `encoder`: z^ (n, d) float64 to (n, K), minus infinity for an unknown class; None before the first
+        message.
 
         Args:
-            space: what `complete` gave.
+            space: the result of `complete`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how it scores samples in the encoder's space")
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
-        """The rule `pool` of a method that has it: of the model's features z (n, d), and of what the rule `encoder`
-        scores the same rows (n, K) float64, None before anything has come: (n, K)."""
+        """The rule `pool`, for a method that has it, (n, K): combines the model's features z (n, d) with the scores (n,
+        K) float64 of the rule `encoder` for the same samples, which are None before the first message."""
         return None
 
 
 class Pulled(Objective):
-    """Cross-entropy + lambda R: the prototype pull that FedProto and its heirs share (methods page, section 0)."""
+    """Cross-entropy + lambda R: the prototype pull that FedProto and its successors share (methods page, section 0)."""
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
-        """L = CE(g(z), y) + `prototype-weight` R(z, t_y); in the first round there is no target and no R."""
+        """L = CE(g(z), y) + `prototype-weight` R(z, t_y); without a target, as in the first round, there is no R."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
             return plain
@@ -285,7 +285,7 @@ class Pulled(Objective):
 
 
 class PullObjective(Pulled):
-    """Pulled to what comes of the local prototypes that it sends."""
+    """Client half that sends local prototypes and is pulled to the aggregated ones."""
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The local prototypes p_ij, without the counts n_ij."""
@@ -294,17 +294,18 @@ class PullObjective(Pulled):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method makes of a round's uploads.
+    """The result of a round's aggregation.
 
     Attributes:
-        state: its tensors, kept across rounds, in checkpoints and on resume.
-        downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
-        keeps: whether downloads of the last round stay that are not made anew.
-        constants: of `begin`: numbers that are worked out once for the run; every message carries them.
-        prototypes: what a report shows as global prototypes, where none go down as such.
-        scales: what the vectors that go down, and those that came up, are multiplied by to be, or lie beside, targets.
-        figures: what to record beside the round, by name.
-        warnings: sentences for the person who watches.
+        state: the method's tensors, kept across rounds, in checkpoints and on resume.
+        downloads: partition -> payload of the next round; `EVERYONE` holds the payload of all clients without one of
+            their own.
+        keeps: whether downloads of the last round stay if they are not replaced.
+        constants: set by `begin`: numbers computed once for the run; every message carries them.
+        prototypes: the global prototypes for reports, if none are sent down as such.
+        scales: factors that turn downloads, and uploads, into the targets' scale.
+        figures: metrics of the round, by name.
+        warnings: sentences for the person who runs it.
     """
 
     state: State
@@ -318,17 +319,20 @@ class Outcome:
 
 
 class ServerHalf:
-    """The server half of a method: plain values in and out. A method overrides `aggregate`, rarely more.
+    """The server half of a method: plain values in and out. A method overrides `aggregate`, and rarely more.
 
-    Before round 1 the server calls `check` with K and d, and `begin`. A round calls `download` for each client that
-    trains, `expected_parts` for what comes up, `aggregate`, and `download` once more for each client that is evaluated.
+    Before round 1 the server calls `check` with K and d, then `begin`. In each round it calls `download` for each
+    client that trains, `expected_parts` for the uploads, `aggregate`, and `download` again for each client that is
+    evaluated.
 
     Attributes:
-        settings, options: the run's.
-        shared_settings: prefix -> settings that all methods of such a server have, beside their own.
-        num_classes, dim: K and d. identities: partition -> who the client said it is. notices: what `check` gave.
-            constants: what `begin` gave when the run began. All known from `meet` on. group_names: what groups of
-            clients are called, by what they have in common, where the method has groups; it outlasts a resume.
+        settings, options: those of the run.
+        shared_settings: prefix -> settings that all methods with such a server have, besides their own.
+        num_classes, dim: K and d, known from `meet` on.
+        identities: partition -> identity of the client, known from `meet` on.
+        notices: the sentences that `check` returned.
+        constants: the constants that `begin` returned.
+        group_names: the names of client groups, if the method has groups; they are kept on resume.
     """
 
     shared_settings: Mapping[str, type] = MappingProxyType({})
@@ -344,20 +348,20 @@ class ServerHalf:
         self.group_names: dict[str, int] = {}
 
     def meet(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
-        """Take what is known once the clients are, and check it.
+        """Take K, d and the clients' identities, and check them.
 
         Raises:
-            SettingError: of `check`.
+            SettingError: raised by `check`.
         """
         self.num_classes, self.dim, self.identities = num_classes, dim, identities
-        # a method of somebody's own may return nothing
+        # a user's method may return nothing
         self.notices = tuple(self.check(num_classes, dim) or ())
 
     def try_meeting(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
-        """Meet clients of whom some may have to stay outside: groups that are formed in it get no lasting name.
+        """`meet`, for clients of which some may still be excluded: groups that it forms get no lasting name.
 
         Raises:
-            SettingError: of `meet`.
+            SettingError: raised by `meet`.
         """
         names = dict(self.group_names)
         try:
@@ -367,49 +371,50 @@ class ServerHalf:
             self.group_names.update(names)
 
     def class_word(self, label: int) -> str:
-        """A class by its name, for people."""
+        """A class's name, for messages."""
         identity = next(iter(self.identities.values()), None)
         return class_word(label, identity.class_names if identity else ())
 
     # --- what a method overrides ----------------------------------------------------------------------
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Refuse, before round 1 and when clients join, a K, a d or clients that the method cannot work with (raise
-        SettingError). Gives sentences for the person who starts the run, where a setting does less than its name
-        says."""
+        """Refuse a K, a d or clients that the method cannot work with (raise SettingError). It is called before round 1
+        and whenever clients join. Returns sentences for the person who starts the run, for example about a setting that
+        has no effect."""
         return ()
 
     def begin(self) -> Outcome:
-        """What the server has, and sends in round 1, before anything was uploaded; nothing by default. Its constants
-        are those of the whole run."""
+        """The server's initial state, and the downloads of round 1; nothing by default. Its constants apply to the
+        whole run."""
         return Outcome({}, {})
 
     def download(
         self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int, trains: bool
     ) -> int | None:
-        """The key of a client's download: its own where it has one, else that for everyone; None where none goes to it.
+        """The key of a client's download in `downloads`: its own if present, otherwise `EVERYONE`; None to send
+        nothing.
 
         Args:
-            server_round: the round of the training that it is for. trains: whether the client is asked for that now;
-                else it is evaluated in the round before.
+            server_round: the round of training that the download is for.
+            trains: whether the client now trains; otherwise it is evaluated in the round before.
         """
         return partition if partition in downloads else EVERYONE
 
     def expected_parts(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
-        """Of the parts that may go up, those of which uploads of this round are made: all by default."""
+        """The parts that this round's uploads have, out of those that may go up; all by default."""
         return up
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
-        """From the round's uploads, by ascending partition, to the next downloads."""
+        """Turn the round's uploads, by ascending partition, into the next downloads."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
 
 class CheckedServer(ServerHalf):
-    """Server half of a method that checks more of an upload than its parts state."""
+    """Server half of a method that checks uploads beyond their parts' types, shapes and bounds."""
 
     def contradiction(self, partition: int, upload: Payload) -> str:
-        """What no client's samples can have told, in words that go on from "upload dropped: "; "" where nothing speaks
-        against it. Called for each upload when it comes, after the checks that the method's parts state."""
+        """Why no client's samples can have produced this upload, in words that continue "upload dropped: "; "" if it is
+        plausible. Called for each upload on arrival, after the checks of its parts."""
         return ""
 
 
@@ -417,12 +422,12 @@ class SparseServer(ServerHalf):
     """Server half of a method that sends less than whole vectors of the feature space."""
 
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
-        """Uploads or downloads as whole vectors, for pictures and for what a private release tells."""
+        """Expand uploads or downloads to whole vectors, for plots and for private releases."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its vectors are in the feature space")
 
 
 def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:
-    """Why an upload of any method cannot be; "" where it may be true."""
+    """Why an upload is impossible, for any method; "" if it is plausible."""
     return half.contradiction(partition, upload) if isinstance(half, CheckedServer) else ""
 
 
@@ -437,18 +442,18 @@ class Method:
 
     Attributes:
         server, objective: the two halves.
-        settings: prefix of the setting names -> the dataclass that checks them; beside those of its kind of server.
-        exchange: the parts of its messages, under these options.
-        inference: the method's own rule, for `inference = "auto"`.
-        rules: all rules that it reports.
-        fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
-        releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
-        counts_own_rounds: whether a client that joins later uploads as if the round in which it joins were its first.
-        reads_prototypes: whether the objective reads `state.prototypes` while it trains or uploads. Where it does not,
-            clients measure features before evaluations alone, and have no prototypes after other rounds.
+        settings: prefix of the setting names -> the dataclass that checks them; the server's shared settings are added.
+        exchange: the parts of the messages, given the options.
+        inference: the inference rule for `inference = "auto"`.
+        rules: all inference rules that the method reports.
+        fixed_rounds: whether a resumed run must keep its `rounds`, because the loss or the schedule depends on it.
+        releases: for a method that works with a release under `privacy`: refuses options that do not.
+        counts_own_rounds: whether a client that joins later counts rounds from the one in which it joined.
+        reads_prototypes: whether the objective reads `state.prototypes` in training or upload. If not, clients measure
+            prototypes only before evaluations.
         uploads_features: whether uploads are made of the trained model's features, which `prototypes-from` may drop.
-        ignored_settings: shared settings that change nothing in what it computes, under these options, or that it
-            refuses to see changed; a comparison does not vary them. Class counts in uploads are weighed in any case.
+        ignored_settings: shared settings that have no effect on the method with these options, or that it refuses to
+            change; a comparison does not vary them. Class counts in uploads are always used as weights.
     """
 
     server: type[ServerHalf]
@@ -469,7 +474,7 @@ class Method:
 
 
 def local_prototypes(state: ClientState) -> dict[str, PrototypeSet] | None:
-    """The local prototypes p_ij as a payload, without the counts n_ij; None where there are none."""
+    """The local prototypes p_ij as a payload, without the counts n_ij; None if there are none."""
     return None if state.prototypes is None else {PROTOTYPES.name: state.prototypes.without_counts()}
 
 
@@ -479,19 +484,19 @@ def prototype_sets(uploads: Mapping[int, Payload]) -> dict[int, PrototypeSet]:
 
 
 def to_everyone(prototypes: PrototypeSet) -> dict[int, Payload]:
-    """The downloads where all clients get the same prototypes."""
+    """Downloads that send the same prototypes to all clients."""
     return {EVERYONE: {PROTOTYPES.name: prototypes}}
 
 
 def scaled(prototypes: PrototypeSet | None, factor: float) -> PrototypeSet | None:
-    """Prototypes of which every vector is so many times as long; the very same with 1."""
+    """Prototypes with every vector multiplied by a factor; the same object for a factor of 1."""
     if prototypes is None or factor == 1:
         return prototypes
     return prototypes.with_vectors(factor * prototypes.vectors)
 
 
 def as_state(prototypes: PrototypeSet) -> State:
-    """A prototype set as a method's state; the labels and vectors alone."""
+    """A prototype set as a method's state: labels and vectors only."""
     return {"labels": prototypes.labels, "vectors": prototypes.vectors}
 
 
@@ -509,5 +514,5 @@ def prototypes_of_state(state: State) -> PrototypeSet:
 
 
 def fill_missing_classes(state: State, fresh: PrototypeSet) -> PrototypeSet:
-    """This round's prototypes, and the earlier ones of the classes that nobody reported."""
+    """This round's prototypes, plus the earlier ones of classes that no client reported."""
     return prototypes_of_state(state).updated_by(fresh) if state else fresh

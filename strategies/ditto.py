@@ -1,11 +1,12 @@
-"""Ditto (Li et al., ICML 2021): everybody's model by FedAvg, and a model of one's own that is held near it.
+"""Ditto (Li et al., ICML 2021): a shared model by FedAvg, and a personal model that is kept near it.
 
     client   w, the companion, from w^r by CE, E epochs; sent
-             v, its own, by CE + (lambda / 2) ||v - w^r||^2 over the parameters, E epochs too (`ditto.personal-epochs`)
+             v, personal, by CE + (lambda / 2) ||v - w^r||^2 , also E epochs (`ditto.personal-epochs`)
     server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of v: `classifier`; `received` judges w^{r+1}
 
-w^r is as received, in round 1 the common start, not as just trained. Public code has lambda 0 by default: `local`.
+w^r is the received model (in round 1 the common initial model), not the one just trained. Public code defaults to
+lambda = 0, which is `local`.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class DittoSettings:
     """`ditto.*`.
 
     Attributes:
-        weight: λ, weight of the distance between personal and shared model. Authors: 1.
+        weight: λ, weight of the distance between the personal and the shared model. Authors: 1.
         personal_epochs: epochs of the personal model; 0: `local-epochs` (paper).
     """
 
@@ -47,21 +48,21 @@ class DittoSettings:
 
 
 class DittoObjective(SharedObjective):
-    """Client half: the companion travels."""
+    """Client half: the companion is exchanged."""
 
     parts: Sequence[str] = (COMPANION,)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """v, and w of the same start."""
+        """Build v, and w from the same start."""
         return WithCompanion(model)
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Take w^r, and keep it beside what training makes of it."""
+        """Take w^r, and keep a copy for the distance."""
         super().receive(state, received, round_number)
         state.received = anchored(state.module.companion)
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """w, then v."""
+        """First w, then v."""
         shared, personal = (
             [p for p in module.parameters() if p.requires_grad]
             for module in (state.module.companion, state.module.model)
@@ -74,7 +75,7 @@ class DittoObjective(SharedObjective):
         ]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE of w; CE + (lambda / 2) ||v - w^r||^2 of v."""
+        """CE for w; CE + (lambda / 2) ||v - w^r||^2 for v."""
         if phase.name == GLOBAL:
             z = state.module.companion.features(batch.inputs)
             plain = cross_entropy(state.module.companion.classify(z), batch.labels)
@@ -85,7 +86,7 @@ class DittoObjective(SharedObjective):
         return m.Loss(total, personal_loss.parts | {"proximal": squared_distance}, personal_loss.features)
 
     def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
-        """w as it has just come; before anything has, as the client left it."""
+        """w as just received; before the first message, as the client left it."""
         module = deepcopy(state.module)
         load(module, received)
         return replace(state, module=module.companion)

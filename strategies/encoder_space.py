@@ -1,4 +1,4 @@
-"""What methods share that work in the space of a public encoder: directions, and a linear classifier as a message."""
+"""Shared by methods that work in a public encoder's space: directions, and a linear classifier as a message."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,20 +14,21 @@ from protosphere.strategies.weights import refuse_other_layouts
 DISCRIMINANT = "discriminant"
 CLASSIFIER = "classifier"
 WEIGHTS = tuple(tenths / 10 for tenths in range(11))
-PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
-DOUBT = 0.1  # the share of a uniform guess in a sample's likelihood, so that no single one of few decides the weight
+PRIOR = 2.0  # strength of the prior against weights far from 1/2, in nats on the validation samples
+DOUBT = 0.1  # weight of a uniform guess in each sample's likelihood, so that no single sample decides
 TEMPERATURES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
-WEIGHT, BIAS = "weight", "bias"  # of both
-KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
-SMALLEST_BOUND = 10.0  # times the root of the number of classes: what `KNOWN` needs of a message's bound
+WEIGHT, BIAS = "weight", "bias"  # of the norms of both
+# message part (K,): 0 for a class without samples, else 1 + ln of the factor that restores both tensors
+KNOWN = "known"
+SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that `KNOWN` needs
 DISCLOSURES = ("roughly what its samples look like, which follows from these features",)
 
 
 def directions(features: Tensor, radius: float = 0.0) -> Tensor:
-    """z^ of an encoder's features u, (n, d) float64, of length 1 at most; 0 where the encoder failed.
+    """Unit directions z^ (n, d) float64 of an encoder's features u; 0 if the encoder failed.
 
     Args:
-        radius: `encoder-radius`. 0: z^ = u / ||u||. R: z^ = u / max(R, ||u||), so that lengths below R count.
+        radius: `encoder-radius`. 0: z^ = u / ||u||. R > 0: z^ = u / max(R, ||u||), so that lengths below R count.
     """
     finite_features = features.double().nan_to_num(0, 0, 0)
     if not radius:
@@ -36,31 +37,34 @@ def directions(features: Tensor, radius: float = 0.0) -> Tensor:
 
 
 def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: float) -> Tensor:
-    """The logarithmic opinion pool of a model and a discriminant, (n, K) float64:
+    """Logarithmic opinion pool of a model and a discriminant, (n, K) float64:
 
         (1 - w) log softmax(g)_j + w log softmax(q + log pi)_j,  pi_j = (n_j + 1/K) / (n + 1)
 
     Args:
-        logits: g, (n, K). class_scores: q, (n, K) float64, minus infinity for a class that it does not know.
+        logits: g, (n, K). class_scores: q, (n, K) float64, minus infinity for an unknown class.
         counts: n_j of the client's training samples, (K,) float64. weight: w, in [0, 1].
     """
     priors = (counts + 1 / len(counts)) / (counts.sum() + 1)
-    # of a class that nobody spoke for the space knows nothing, which is no reason against it
+    # the discriminant knows nothing about an unknown class, which must not count against it
     lowest_scores = class_scores.masked_fill(class_scores.isneginf(), torch.inf).amin(dim=1, keepdim=True)
     posterior = log_softmax(class_scores.maximum(lowest_scores) + priors.log(), dim=1)
-    # a model that has diverged has no say
+    # ignore a model that has diverged
     logits = torch.where(logits.isfinite().all(dim=1, keepdim=True), logits, 0.0)
     return (1 - weight) * log_softmax(logits.double(), dim=1) + weight * posterior
 
 
 def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
-    """The w of WEIGHTS by which validation samples are most likely, with the log prior -PRIOR (2w - 1)^2 and the
-    probability of each mixed with a uniform guess, (1 - DOUBT) p + DOUBT / K, so that few move it little from 1/2.
+    """Choose the w of WEIGHTS with the highest posterior on the validation samples.
+
+    The log prior is -PRIOR (2w - 1)^2. Each sample's probability is mixed with a uniform guess, (1 - DOUBT) p + DOUBT /
+    K, so that few samples move w little from 1/2.
 
     Args:
-        pool: w -> log probabilities of the samples up to a constant of each, (m, K), linear in w. labels: (m,) int64.
+        pool: w -> log probabilities of the samples, up to a constant per sample, (m, K), linear in w.
+        labels: (m,) int64.
     """
-    # its two ends are all of it, and the model is asked for no more
+    # the pool is linear in w, so its two ends determine it
     of_model, of_space = pool(0.0), pool(1.0)
 
     def log_likelihood(weight: float) -> float:
@@ -73,11 +77,12 @@ def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
 
 
 def choose_temperature(class_scores: Tensor, labels: Tensor, num_classes: int) -> float:
-    """The t of TEMPERATURES by which samples are most likely under softmax(t q + log pi): a covariance of few samples
-    makes a discriminant surer than it is right. 1 where there are no samples.
+    """Choose the t of TEMPERATURES that maximises the likelihood under softmax(t q + log pi); 1 without samples. A
+    discriminant whose covariance comes from few samples is overconfident.
 
     Args:
-        class_scores: q of the client's training samples, (n, K) float64. labels: theirs, (n,).
+        class_scores: q of the client's training samples, (n, K) float64.
+        labels: their classes, (n,).
     """
     counts = torch.bincount(labels, minlength=num_classes).double()
     no_model = torch.zeros_like(class_scores)
@@ -90,15 +95,15 @@ def choose_temperature(class_scores: Tensor, labels: Tensor, num_classes: int) -
 
 
 def unknown(layouts: Mapping[str, m.Layout]) -> dict[str, m.Weights]:
-    """Parts of weights of these layouts, as they are before anything is known."""
+    """Weights with these layouts before anything is known."""
     return {part: m.Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
 
 
 def check_space(half: m.ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, m.Layout]) -> None:
-    """Refuse a bound on norms that a classifier's part `KNOWN` would pass, and clients whose weights differ in layout.
+    """Check the norm bound, which must leave room for the part `KNOWN`, and that all clients' layouts are equal.
 
     Raises:
-        SettingError: that.
+        SettingError: one of them fails.
     """
     settings = half.settings
     smallest_bound = SMALLEST_BOUND * num_classes**0.5
@@ -112,7 +117,7 @@ def check_space(half: m.ServerHalf, num_classes: int, dim: int, layouts: Mapping
 
 
 def check_unit_vectors(half: m.ServerHalf) -> None:
-    """Refuse shorter vectors, for a method whose mathematics needs unit vectors.
+    """Refuse an `encoder-radius`, for a method whose mathematics needs unit vectors.
 
     Raises:
         SettingError: `encoder-radius` is not 0.
@@ -126,21 +131,22 @@ def check_unit_vectors(half: m.ServerHalf) -> None:
 
 
 def discriminant_layout(num_classes: int, dim: int) -> m.Layout:
-    """Of a linear classifier, such as the discriminant, as a part of weights."""
+    """Layout of a linear classifier, such as the discriminant, as a part of weights."""
     return (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
 
 
 def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Tensor, bound: float) -> m.Weights:
-    """The discriminant of class sums (K, d) over counts (K,), 0 for a class that nobody holds.
+    """The discriminant from class sums (K, d) and counts (K,); a count of 0 means that no client holds the class.
 
     Args:
         priors: of the classes, (K,), up to a factor.
-        covariance: Sigma, positive definite. bound: what the norm of a message must stay within.
+        covariance: Sigma, positive definite.
+        bound: the norm bound of a message.
     """
     present = counts > 0
     means = sums[present] / counts[present].unsqueeze(1)
     weights, offsets = linear_discriminant(means, priors[present], covariance)
-    # what is the same for all classes decides nothing
+    # a term that is equal for all classes does not change the decision
     weights, offsets = weights - weights.mean(dim=0), offsets - offsets.mean()
     weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
     weight[present], bias[present] = weights, offsets
@@ -148,20 +154,21 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
 
 
 def linear_classifier(weight: Tensor, bias: Tensor, present: Tensor, bound: float) -> m.Weights:
-    """w_j (K, d) and b_j (K,) as a part of weights; of a class that is not present (K,) both are 0.
+    """w_j (K, d) and b_j (K,) as a part of weights; both are 0 for a class that is not present (K,).
 
     Args:
-        bound: what the norm of a message must stay within. A common factor that keeps both within it crosses beside.
+        bound: the norm bound of a message. A common factor that keeps both within it is sent in `KNOWN`.
     """
     tensors = within_bound({WEIGHT: weight, BIAS: bias}, present, bound)
     return m.Weights({name: tensor.float() for name, tensor in tensors.items()})
 
 
 def within_bound(tensors: Mapping[str, Tensor], present: Tensor, bound: float) -> dict[str, Tensor]:
-    """Tensors times a common factor that keeps the norm of each within a message's bound, and `KNOWN`, which tells it.
+    """Scale tensors by a common factor so that each stays within a message's norm bound, and add `KNOWN`, which encodes
+    it.
 
     Args:
-        present: the classes of which anything is known, (K,) bool.
+        present: the known classes, (K,) bool.
     """
     largest_norm = max(float(tensor.norm()) for tensor in tensors.values())
     factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
@@ -170,23 +177,23 @@ def within_bound(tensors: Mapping[str, Tensor], present: Tensor, bound: float) -
 
 
 def inverse_factor(known: Tensor) -> Tensor:
-    """What tensors of `within_bound` are to be multiplied by to be as they were, of `KNOWN` (K,)."""
+    """The factor that restores the tensors of `within_bound`, from `KNOWN` (K,)."""
     return (known.max() - 1).clamp_min(0).exp()
 
 
 def discriminant_scores(received: m.Payload | None, directions: Tensor) -> Tensor | None:
-    """`linear_scores` of the discriminant."""
+    """`linear_scores` with the discriminant."""
     return linear_scores(received, DISCRIMINANT, directions)
 
 
 def linear_scores(received: m.Payload | None, part: str, features: Tensor) -> Tensor | None:
-    """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that nobody holds; None before it came, and
-    where it knows no class at all."""
+    """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that no client holds; None before the first
+    message and if no class is known."""
     if received is None or part not in received:
         return None
     weights = m.weights_of(received, part)
     weight, bias, presence = (weights.tensors[name].to(features) for name in (WEIGHT, BIAS, KNOWN))
-    # a program that is being exported cannot branch on values; a rule that knows nothing is not exported
+    # an exported program cannot branch on values; a rule without any known class is not exported
     if not torch.compiler.is_compiling() and not bool(presence.any()):
         return None
     return (inverse_factor(presence) * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

@@ -1,29 +1,29 @@
-"""Fed3R (Fanì et al., ICML 2024; arXiv 2406.01116): ridge regression on the classes, exact over all clients, in the
-space of a public encoder. AFL (He et al., CVPR 2025; arXiv 2405.16240) has the same solution by another way.
+"""Fed3R (Fanì et al., ICML 2024; arXiv 2406.01116): ridge regression on the class labels, exact over all clients, in
+the space of a public encoder. AFL (He et al., CVPR 2025; arXiv 2405.16240) derives the same solution differently.
 
     client   G_k = sum of z z^T over its samples, (d, d),  B_k = sum of z e_y^T, (d, K); once
     server   W = (sum_k G_k + lambda I)^-1 sum_k B_k
-    predict  `encoder`: argmax_c z w_c, over the classes that somebody has sent
+    predict  `encoder`: argmax_c z w_c, over the classes that some client has sent
 
-However the samples lie among clients, W is the ridge regression on all of them. Who is heard when:
-strategies/one_exchange.py. Both are sent divided by the client's number of samples, so that they stay below 1, and as
-float32: W is that of all samples up to 1e-7 times how ill-posed it is (tests/strategies/test_fed3r.py).
+W does not depend on how the samples are partitioned: it is the ridge regression on all of them.
+strategies/one_exchange.py defines which clients send when. Both sums are divided by the client's number of samples,
+which keeps them below 1, and are sent as float32: the relative error of W is about 1e-7 times its condition number
+(tests/strategies/test_fed3r.py).
 
-With `fed3r.random-features` D (Fed3R-RF) it is a kernel's ridge regression: z becomes
+With `fed3r.random-features` D (Fed3R-RF) it approximates kernel ridge regression: z becomes
 
-    phi(z) = sqrt(2 / D) (cos z R, sin z R),  R (d, D / 2) from N(0, 1 / sigma^2), the same at all clients
+    phi(z) = sqrt(2 / D) (cos z R, sin z R),  R (d, D / 2) from N(0, 1 / sigma^2), equal at all clients
 
-whose products are near exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
+whose inner products approximate exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
 
-With a robust `fed3r.aggregation` class means and counts go up beside G_k, and both sums are made of robust centres of
-the means (strategies/statistics.py).
+With a robust `fed3r.aggregation`, class means and counts are sent together with G_k, and both sums use robust centres
+of the means (strategies/statistics.py).
 
-Departures. Features are unit vectors, where the paper has them as the encoder gives them (`encoder-radius`); so lambda,
-the authors' own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that
+Departures. Features are unit vectors, while the paper uses the encoder's output (`encoder-radius`); the authors' lambda
+therefore shrinks more. The authors' code appends a constant to the features and divides each w_c by its length, so that
 no class wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless
-`fed3r.normalise` says otherwise. It has no random features: that they are pairs of cosine and sine, whose squares add
-up to 1, is ours.
-The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
+`fed3r.normalise` is true. The code has no random features: the pairs of cosine and sine, whose squares add up to 1, are
+ours. The encoder is not fine-tuned afterwards (Fed3R+FT); a private model is trained instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,12 +58,12 @@ from protosphere.strategies.statistics import (
 )
 
 MEANS = m.Part("prototypes", counts=True)
-SUMS = "sums"  # the part that goes up
+SUMS = "sums"  # the part that is uploaded
 GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
-ROUNDED = 1e-5  # what float32 adds to a trace or takes from an eigenvalue of G_k / n_k
-INVERTIBLE = 1e-5  # added to its eigenvalues, where B_k / n_k is held against it
-MOST_FEATURES = 16_000  # whose products a message can hold
-EXPLAINED = 1e-2  # what both may add to the share of samples that a regression explains
+ROUNDED = 1e-5  # rounding error of float32 in a trace or an eigenvalue of G_k / n_k
+INVERTIBLE = 1e-5  # added to its eigenvalues when B_k / n_k is checked against it
+MOST_FEATURES = 16_000  # of which a message can hold the products
+EXPLAINED = 1e-2  # rounding errors of both in the share of samples that a regression explains
 DISCLOSED = (
     "the sums of products of its samples' features, which of fewer samples than dimensions tell what space they span, "
     "and the sums of the features by class, which tell about how many samples of each class it has"
@@ -98,7 +98,7 @@ class Fed3RSettings:
 
 
 def width(options: m.Options, dim: int) -> int:
-    """How many features a sample has: d, or D."""
+    """Number of features per sample: d, or D."""
     return options[Fed3RSettings].random_features or dim
 
 
@@ -115,7 +115,7 @@ def ridge(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
         gram: G, (d, d) float64. sums: B^T, (K, d). strength: lambda, above 0.
     """
     values, axes = torch.linalg.eigh((gram + gram.T) / 2)
-    # rounding on the way may leave one below 0
+    # rounding may make an eigenvalue negative
     return ((sums @ axes) / (values.clamp(min=0) + strength)) @ axes.T
 
 
@@ -128,13 +128,13 @@ class Fed3RObjective(OneExchangeObjective):
 
     @staticmethod
     def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
-        """G_k and B_k, and the classifier."""
+        """Layouts of G_k and B_k, and of the classifier."""
         size = width(options, dim)
         up = ((GRAM, (size, size)), (TARGETS, (num_classes, size)))
         return {CLASSIFIER: discriminant_layout(num_classes, size), SUMS: up}
 
     def features_of(self, directions: Tensor) -> Tensor:
-        """z, or phi(z) of random features, (n, d) to (n, D)."""
+        """z, or the random features phi(z): (n, d) to (n, D)."""
         options = self.options[Fed3RSettings]
         if not options.random_features:
             return directions
@@ -159,12 +159,12 @@ class Fed3RObjective(OneExchangeObjective):
 
 
 class Fed3R(OneExchange):
-    """Server half: the sums of everybody, and their regression."""
+    """Server half: the sums over all clients, and their regression."""
 
     objective = Fed3RObjective
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Robust centres are of means of d values."""
+        """Check that random features are not combined with a robust aggregation, which works on means of d values."""
         notices = super().check(num_classes, dim)
         options = self.options[Fed3RSettings]
         if options.aggregation != "mean" and options.random_features:
@@ -175,14 +175,14 @@ class Fed3R(OneExchange):
         return notices
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Sums that no unit vectors of the client's classes have."""
+        """Refuse sums that no unit vectors of the client's classes can have."""
         tensors = m.weights_of(upload, SUMS).tensors
         held_classes = set(self.identities[partition].classes)
         foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held_classes
         if foreign_labels:
             return f"it holds {self.class_word(min(foreign_labels))}, of which the client has no training sample"
         gram = tensors[GRAM].double()
-        # shorter vectors have a smaller trace than there are samples
+        # vectors shorter than 1 have a trace below the number of samples
         explicable = 1.0 if self.settings.encoder_radius else float(gram.trace())
         reason = refute_sums(gram, tensors[TARGETS].double(), explicable)
         if reason or MEANS.name not in upload:
@@ -192,7 +192,7 @@ class Fed3R(OneExchange):
         return refute_means(m.prototypes_of(upload)) or refute_scatter(scatter / samples, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """W of everybody who was heard so far, each once."""
+        """Compute W from all clients that have sent so far, each counted once."""
         heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self.unheard(heard, server_round)
         if not fresh:
@@ -212,7 +212,7 @@ class Fed3R(OneExchange):
         return m.Outcome(new_state, {m.EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
 
     def _aggregate_robustly(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The same of sums that are made of robust centres."""
+        """The same from sums that use robust centres."""
         heard, fresh = hear(uploads, state)
         warnings = self.unheard(heard, server_round)
 
@@ -239,8 +239,8 @@ def _read_statistics(upload: m.Payload, samples: float) -> Statistics:
     """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.
 
     Args:
-        samples: n_k, of which G_k / n_k is; those of classes of few samples among them. The counts are scaled where
-            they add up to more.
+        samples: n_k, the divisor of G_k, which includes samples of classes with few samples. The counts are scaled down
+            if their sum exceeds it.
     """
     means = m.prototypes_of(upload)
     assert means.counts is not None
@@ -251,12 +251,13 @@ def _read_statistics(upload: m.Payload, samples: float) -> Statistics:
 
 
 def refute_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
-    """What speaks against G_k / n_k (d, d) and B_k^T / n_k (K, d) of vectors of length 1 at most, "" for nothing.
+    """Why G_k / n_k (d, d) and B_k^T / n_k (K, d) cannot come from vectors of length at most 1; "" if they can.
 
-    A regression explains no more than there is: sum_c b_c^T G^-1 b_c is at most the number of samples.
+    A regression cannot explain more than all samples: sum_c b_c^T G^-1 b_c is at most the number of samples.
 
     Args:
-        explicable: the share of the client's samples that are in the sums, or more: of unit vectors the trace of G / n.
+        explicable: an upper bound of the share of the client's samples that are in the sums; for unit vectors, the
+            trace of G / n.
     """
     trace, values = float(gram.trace()), torch.linalg.eigvalsh((gram + gram.T) / 2)
     if trace > 1 + ROUNDED:
@@ -287,6 +288,6 @@ METHOD = m.Method(
     inference=RULE,
     rules=RULES,
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

@@ -1,8 +1,8 @@
-"""FedAvg (McMahan et al., AISTATS 2017): one model for all clients of an architecture, the mean of theirs.
+"""FedAvg (McMahan et al., AISTATS 2017): clients of one architecture share the mean of their models.
 
-    client   from w^r by CE, E epochs, to w_i; sends all of it
+    client   trains w^r by CE for E epochs, to w_i; sends all weights
     server   w^{r+1} = sum_{i in S} omega_i w_i / sum_{i in S} omega_i,  omega_i = n_i (`samples`) or 1 (`uniform`)
-    predict  the classifier of w^{r+1}: `received`; the own rules judge w_i, the client after its training
+    predict  the classifier of w^{r+1}: `received`; the other rules judge w_i, the client's model after training
 
 Buffers (the running statistics of batch norms) are averaged like weights unless `share-buffers` is "own".
 """
@@ -30,7 +30,7 @@ class FedAvg(AveragedWeights):
 
     @property
     def weighting(self) -> str:
-        """By `fedavg.weighting`."""
+        """From `fedavg.weighting`."""
         return self.options[FedAvgSettings].weighting
 
 

@@ -1,11 +1,11 @@
-"""FedBN (Li et al., ICLR 2021): FedAvg without the batch norms, which stay the client's own.
+"""FedBN (Li et al., ICLR 2021): FedAvg without the batch norms, which stay local.
 
-    client   from w^r by CE, E epochs; sends all but what a batch-norm module holds, parameters and statistics
+    client   trains w^r by CE for E epochs; sends all but the parameters and statistics of batch-norm modules
     server   FedAvg's: sum_{i in S} n_i w_i / sum_{i in S} n_i
-    predict  the received layers between the own norms: `received`
+    predict  the received layers with the client's own norms: `received`
 
-A norm is known by its module's type: public code goes by `bn` in a name, and averages a residual shortcut's.
-Departure: clients weigh by their samples; in the authors' code each weighs the same.
+Batch norms are recognised by module type. Public code looks for `bn` in the name and therefore averages those of
+residual shortcuts. Departure: clients are weighted by sample counts; in the authors' code, equally.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class FedBNObjective(WholeObjective):
     """Client half."""
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """The parts without norms."""
+        """The weights outside batch norms."""
         norms = tuple(f"{name}." for name, submodule in module.named_modules() if isinstance(submodule, _BatchNorm))
         return {
             part: m.Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
@@ -35,7 +35,7 @@ class FedBN(AveragedWeights):
     """Server half."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Say where clients have no norm to keep."""
+        """Warn if clients have no batch norm."""
         notices = super().check(num_classes, dim)
         bare = sorted(
             partition

@@ -1,22 +1,22 @@
-"""FedCGS (Guan et al., 2025): one exchange of class statistics in the space of a public encoder, and no training of it.
+"""FedCGS (Guan et al., 2025): one exchange of class statistics in the space of a public encoder, which is not trained.
 
-    client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends of its training rows
+    client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends, for its training samples,
              s_ij / n_ij (the class means) and n_ij, and M_i / n_i,  M_i = sum of z^ z^^T
     server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums
     (protosphere/prototypes/prediction.py)
              w_j = Sigma^-1 mu_j,  b_j = log(n_j / n) - mu_j^T w_j / 2
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
-All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
-it has from the others. Beside it every client trains a private model of any architecture, alone, as `local` does.
+Only sums are exchanged, so the result does not depend on the partition, and a client learns the classes that it lacks
+from the others. Each client also trains a private model of any architecture, alone, as `local` does. A robust
+`fedcgs.aggregation` replaces the sums by robust centres of the class means (strategies/statistics.py).
 
-With `fedcgs.aggregation` robust centres of the class means take the place of the sums (strategies/statistics.py).
-
-Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
-shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. It is pooled within classes,
-as the Gaussian discriminant has it; in the authors' code it is the total covariance, around the one mean of all rows,
-which `fedcgs.covariance` total gives (divided by n, theirs by n - 1). The personalised half of the paper, which pulls
-private models to the means, is not built: their features lie in other spaces.
+Departures. The features are directions z^, rounded to 1/4096 as in a private release, so that sums are exact. Sigma is
+shrunk towards a scaled identity (`fedcgs.shrinkage`), because with few samples per dimension it has no inverse. It is
+pooled within classes, as in the Gaussian discriminant; the authors' code takes the total covariance around the mean of
+all samples, which `fedcgs.covariance = "total"` gives (divided by n; theirs by n - 1). The personalised half of the
+paper, which pulls private models to the means, is not implemented, because private models' features lie in other
+spaces.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,23 +76,23 @@ class FedCGSSettings:
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
-    """Of the parts of weights: M, and the discriminant."""
+    """Layouts of the parts of weights: M, and the discriminant."""
     return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
 
 
 class FedCGSObjective(m.SpaceObjective):
-    """Client half: trains as `local` does."""
+    """Client half: trains like `local`."""
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """Nothing of the model: the parts of weights as they are before anything is known."""
+        """No weights of the model: the parts of weights before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet | None:
-        """None: what comes lies in the encoder's space."""
+        """None: the received means lie in the encoder's space."""
         return None
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """In the first round s_ij / n_ij, n_ij and M_i / n_i."""
+        """Send s_ij / n_ij, n_ij and M_i / n_i in the first round."""
         if round_number > 1 or state.encoded is None:
             return None
         features, labels = state.encoded()
@@ -112,11 +112,11 @@ class FedCGSObjective(m.SpaceObjective):
 
 
 class FedCGS(m.CheckedServer):
-    """Server half: sums, and the discriminant that they make."""
+    """Server half: sums, and their discriminant."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every value of a mean counts, and all clients have the same dimensions; say where not all of them are in the
-        statistics."""
+        """Check that no value of a mean is masked and that all clients have the same dimension; warn if some clients
+        are not in the statistics."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
         check_unit_vectors(self)
         if self.settings.fraction_train == 1:
@@ -127,11 +127,11 @@ class FedCGS(m.CheckedServer):
         )
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """In the first round alone."""
+        """All parts in the first round, then none."""
         return up if server_round == 1 else ()
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Means outside the unit ball, or moments that no rows with these means have."""
+        """Refuse means outside the unit ball, and moments that no samples with these means have."""
         means = m.prototypes_of(upload)
         reason = refute_means(means)
         if reason or means.counts is None:
@@ -145,7 +145,7 @@ class FedCGS(m.CheckedServer):
         return refute_scatter(scatter, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
+        """Compute mu_j and Sigma from the sums of all clients, in ascending order of partitions."""
         heard, fresh = hear(uploads, state)
         if not fresh:
             return m.Outcome(state, {}, keeps=True)
@@ -153,7 +153,7 @@ class FedCGS(m.CheckedServer):
         pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
         figures = {"rows": int(pooled.weights.sum())}
         new_state = state_of(heard, clients, pooled)
-        # mu_j goes down as part of the discriminant
+        # mu_j is sent as part of the discriminant
         means = class_means_of(new_state)
         return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures, prototypes=means)
 
@@ -174,7 +174,7 @@ def _read_statistics(partition: int, upload: m.Payload) -> Statistics:
 
 
 def _compute_scatter(moments: m.Weights, means: m.PrototypeSet, weights: Tensor) -> Tensor:
-    """n (M_i / n_i) - sum_j w_j m_ij m_ij^T, n = sum_j w_j: the scatter around the class means, (d, d) float64."""
+    """n (M_i / n_i) - sum_j w_j m_ij m_ij^T with n = sum_j w_j: the scatter around the class means, (d, d) float64."""
     vectors = means.vectors.double()
     between = vectors.T @ (weights.unsqueeze(1) * vectors)
     moment = moments.tensors[MOMENT].double()
@@ -189,6 +189,6 @@ METHOD = m.Method(
     inference=RULE,
     rules=RULES,
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

@@ -1,5 +1,5 @@
-"""FedCOF (Goswami et al., NeurIPS 2025; arXiv 2412.14326): the covariance of each class from how its means scatter
-among clients, and a ridge classifier of it, in the space of a public encoder. No second moment crosses.
+"""FedCOF (Goswami et al., NeurIPS 2025; arXiv 2412.14326): estimates each class's covariance from the scatter of its
+means across clients, and a ridge classifier from it, in the space of a public encoder. No second moments are exchanged.
 
     client   m_kc = sum of z over its n_kc samples of class c / n_kc, and n_kc; once
     server   mu_c = sum_k n_kc m_kc / N_c,  N_c = sum_k n_kc,  K_c the number of clients that sent c,
@@ -8,18 +8,18 @@ among clients, and a ridge classifier of it, in the space of a public encoder. N
              w_c = G^-1 N_c mu_c,  w_c / ||w_c||
     predict  `encoder`: argmax_c z w_c
 
-Where each client's samples of a class are drawn alike, the scatter has the class's covariance as its mean, however
-many samples each client has. Only what varies within classes is in G (Fed3R's has what lies between them, too), which
-the paper found to be better. Everybody's means and counts, and who is heard when: strategies/class_means.py and
-one_exchange.py. The formula is that of the authors' code (github.com/dipamgoswami/FedCOF, federate_classes.py).
+If the clients' samples of a class are identically distributed, the expected scatter is the class's covariance, whatever
+the sample counts. G holds only the variation within classes (Fed3R's also holds that between classes), which the paper
+found to be better. strategies/class_means.py and one_exchange.py define the means, counts and when clients send. The
+formula is that of the authors' code (github.com/dipamgoswami/FedCOF, federate_classes.py).
 
-Of a class that one client alone has sent nothing scatters: there Sigma_c is gamma v I, as in the authors' code, and a
-warning names the class. Where that is so of all classes, FedCOF tells them apart as FedNCM does, but for N mu mu^T.
-Where clients hold unlike samples of a class, the scatter is larger than the covariance, by how their means differ.
+A class that only one client has sent has no scatter: its Sigma_c is gamma v I, as in the authors' code, and a warning
+names the class. If that holds for all classes, FedCOF decides like FedNCM, except for N mu mu^T. If the clients'
+distributions of a class differ, the scatter exceeds the covariance by the differences of their means.
 
-Departures. Features are unit vectors, where the paper has them as the encoder gives them. So gamma, the authors' own,
-is measured in v = sum_c N_c (1 - ||mu_c||^2) / (N d): the mean variance of a feature within classes, which for unit
-vectors follows from the means. Where no class has two samples gamma v I stands for the sum of covariances.
+Departures. Features are unit vectors, while the paper uses the encoder's output. So the authors' gamma is measured in
+units of v = sum_c N_c (1 - ||mu_c||^2) / (N d): the mean variance of a feature within classes, which for unit vectors
+follows from the means. If no class has two samples, gamma v I replaces the sum of covariances.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from protosphere.strategies.encoder_space import check_unit_vectors
 from protosphere.strategies.one_exchange import RULES, some_of
 from protosphere.strategies.release import RULE
 
-LEAST_VARIANCE = 1e-9  # of a feature, where all means are as long as samples, or noise makes them longer
+LEAST_VARIANCE = 1e-9  # least variance of a feature, for means that are as long as samples, or made longer by noise
 
 
 @m.method_settings
@@ -63,10 +63,10 @@ class FedCOFObjective(MeansObjective):
 
 
 class FedCOF(MeansServer):
-    """Server half: covariances of means, and the classifier."""
+    """Server half: covariances from means, and the classifier."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """v follows from unit vectors alone."""
+        """Check that vectors have unit length, without which v does not follow from the means."""
         check_unit_vectors(self)
         return super().check(num_classes, dim)
 
@@ -83,7 +83,7 @@ class FedCOF(MeansServer):
         return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
 
     def warnings(self, clients: Sequence[m.PrototypeSet]) -> tuple[str, ...]:
-        """The classes that one client alone has sent."""
+        """Warn of classes that only one client has sent."""
         labels = torch.cat([means.labels for means in clients])
         lone_labels = (torch.bincount(labels, minlength=self.num_classes) == 1).nonzero().flatten().tolist()
         if not lone_labels:
@@ -96,11 +96,13 @@ class FedCOF(MeansServer):
 
 
 def scatter_of(means: Tensor, counts: Tensor, centre: Tensor | None = None) -> Tensor:
-    """1 / (K_c - 1) sum_k n_kc (m_kc - mu_c)(m_kc - mu_c)^T of one class, (d, d) float64: its covariance, without bias.
+    """1 / (K_c - 1) sum_k n_kc (m_kc - mu_c)(m_kc - mu_c)^T of one class, (d, d) float64: an unbiased estimate of its
+    covariance, 0 for a single client.
 
     Args:
-        means: m_kc, (K_c, d). counts: n_kc, (K_c,). Of one client it is 0.
-        centre: a robust mu_c, (d,); then no term of the sum is larger than the median of their traces.
+        means: m_kc, (K_c, d).
+        counts: n_kc, (K_c,).
+        centre: a robust mu_c, (d,); no term of the sum then exceeds the median of their traces.
     """
     means, counts = means.double(), counts.double().unsqueeze(1)
     if centre is None:
@@ -113,7 +115,8 @@ def scatter_of(means: Tensor, counts: Tensor, centre: Tensor | None = None) -> T
 
 
 def mean_variance(sums: Tensor, totals: Tensor) -> float:
-    """v: of a feature within classes, of unit vectors with these sums (K, d) and counts (K,) by class."""
+    """v: the mean variance of a feature within classes, for unit vectors with these sums (K, d) and counts (K,) per
+    class."""
     within = totals - sums.square().sum(dim=1) / totals.clamp(min=LEAST_VARIANCE)
     return max(float(within.sum() / (totals.sum().clamp(min=1) * sums.shape[1])), LEAST_VARIANCE)
 
@@ -122,7 +125,8 @@ def gram_of(clients: Sequence[m.PrototypeSet], added: float, centres: Tensor | N
     """G, (d, d) float64.
 
     Args:
-        added: to the variances of each class. centres: robust mu_c of all classes, (K, d); None for the means.
+        added: added to the variances of each class.
+        centres: robust mu_c of all classes, (K, d); None for the means.
     """
     labels = torch.cat([means.labels for means in clients])
     vectors = torch.cat([means.vectors for means in clients]).double()
@@ -132,10 +136,10 @@ def gram_of(clients: Sequence[m.PrototypeSet], added: float, centres: Tensor | N
     within = torch.zeros_like(spherical)
     for label in labels.unique():
         is_of_class = labels == label
-        # of two clients nobody can say which is the odd one
+        # with two clients, neither can be identified as the outlier
         centre = None if centres is None or int(is_of_class.sum()) < FEW else centres[label]
         covariance = scatter_of(vectors[is_of_class], counts[is_of_class], centre) + spherical
-        # with `client-weights` "equal" a class may count as less than one sample
+        # with `client-weights` "equal", a class may count as less than one sample
         within += (counts[is_of_class].sum() - 1).clamp(min=0) * covariance
     if not within.any():
         within = spherical
@@ -151,6 +155,6 @@ METHOD = m.Method(
     rules=RULES,
     releases=m.any_options,
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

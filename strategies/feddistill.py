@@ -1,14 +1,14 @@
 """FedDistill (federated distillation, FD; Jeong et al., 2018): clients exchange their mean outputs for each class.
 
-    client   uploads F_ic = mean over D_ic of softmax g(f(x)); trains by CE + gamma CE(g(f(x)), target_y) over rows
+    client   uploads F_ic = mean over D_ic of softmax g(f(x)); trains by CE + gamma CE(g(f(x)), target_y) over samples
              whose class has a target
-    server   target_c of client i = (sum_{j in N_c} F_jc - F_ic) / (|N_c| - 1): all holders of the class but itself
+    server   target_c of client i = (sum_{j in N_c} F_jc - F_ic) / (|N_c| - 1): all other holders of the class
     predict  the classifier: `classifier`
 
-A client alone with a class gets no target for it; one without an upload of its own the plain mean. `teacher` all gives
-everybody the plain mean (HtFLlib). Departures: F_ic is measured after training, where the paper averages outputs over
-the steps of training. HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded below, and
-FedGen's authors the softmax of mean logits: neither is built.
+A client that alone holds a class gets no target for it; a client without an upload gets the unweighted mean. With
+`teacher` all, every client gets the unweighted mean (HtFLlib). Departures: F_ic is measured after training, while the
+paper averages outputs over the training steps. HtFLlib uses mean logits as the target of a cross-entropy, which is
+unbounded below, and FedGen's authors the softmax of mean logits; neither is implemented.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, softmax
 from protosphere import method as m
 from protosphere.prototypes.prototype_set import class_means
 
-TEACHER, VECTORS, PRESENT = "teacher", "targets", "present"  # kept of a message: target_y, and whether there is one
+# kept for a round's training: target_y, and whether it exists
+TEACHER, VECTORS, PRESENT = "teacher", "targets", "present"
 
 
 @m.method_settings
@@ -46,12 +47,12 @@ class FedDistillObjective(m.Objective):
         device = next(state.module.parameters()).device
         state.received = None
         if received is not None:
-            # laid out once: to look at labels in every batch would make the device wait
+            # Laid out once: looking up labels in every batch would make the device wait.
             vectors, present = distributions(m.prototypes_of(received).to(device=device)).table(self.num_classes)
             state.received = {TEACHER: m.Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """None: what comes are no points of the feature space."""
+        """None: what is received are outputs, not points of the feature space."""
         return None
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
@@ -61,14 +62,14 @@ class FedDistillObjective(m.Objective):
             return plain
         weights = m.weights_of(state.received, TEACHER)
         targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
-        # a row without a target has one of zeros: it adds nothing
+        # a sample without a target has a target of zeros, which adds nothing
         values = cross_entropy(state.module.classify(plain.features), targets[batch.labels], reduction="none")
         distillation = torch.where(has_target, values, 0.0).sum() / has_target.sum().clamp(min=1)
         total = plain.total + self.options[FedDistillSettings].weight * distillation
         return m.Loss(total, plain.parts | {"distillation": distillation}, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """F_ic of the features after training, without counts."""
+        """F_ic, from the features after training, without counts."""
         if state.features is None:
             return None
         z, labels = state.features
@@ -85,16 +86,16 @@ class FedDistill(m.ServerHalf):
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """For those who train: no rule judges what comes."""
+        """Only clients that train get a download, because no inference rule uses it."""
         return super().download(partition, downloads, state, server_round, trains) if trains else None
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """A mean over all but oneself for each who uploaded; the plain mean for the others."""
+        """For each client that uploaded, the mean over all others; for the rest, the unweighted mean."""
         outputs = {p: distributions(upload) for p, upload in m.prototype_sets(uploads).items()}
         means = m.aggregate(list(outputs.values()), "mean")
         downloads = m.to_everyone(means)
         if self.options[FedDistillSettings].teacher == "others":
-            # an output has as many values as there are classes
+            # an output has one value per class
             sums = torch.zeros(means.dim, means.dim, dtype=torch.float64)
             holders = torch.zeros(means.dim, dtype=torch.int64)
             for upload in outputs.values():
@@ -106,7 +107,7 @@ class FedDistill(m.ServerHalf):
 
 
 def _average_others(sums: Tensor, holders: Tensor, upload: m.PrototypeSet) -> m.PrototypeSet:
-    """The mean of each class over all holders but one; none where that one is alone."""
+    """The mean of each class over all holders but one; no entry if that one is the only holder."""
     other_sums, other_holders = sums.clone(), holders.clone()
     other_sums[upload.labels] -= upload.vectors.double()
     other_holders[upload.labels] -= 1
@@ -115,7 +116,7 @@ def _average_others(sums: Tensor, holders: Tensor, upload: m.PrototypeSet) -> m.
 
 
 def distributions(outputs: m.PrototypeSet) -> m.PrototypeSet:
-    """What came, made probabilities: anything else would leave a cross-entropy without a bound."""
+    """Turn what was received into probabilities; anything else would leave the cross-entropy unbounded."""
     values = outputs.vectors.clamp(min=torch.finfo(torch.float32).tiny)
     return outputs.with_vectors(values / values.sum(dim=1, keepdim=True))
 

@@ -1,19 +1,19 @@
-"""FedFA (Zhou et al., 2023; feature anchors): features are drawn to a point for each class that all clients share.
+"""FedFA (Zhou et al., 2023; feature anchors): features are pulled to one anchor per class, shared by all clients.
 
     client   from w^r by CE + lambda (1/K) sum_{c in batch} mean_{x in c} ||z - a_c||^2 + CE(g(a), 1..K), E epochs
              sends w_i and p_ic, the means of its features after training
     server   w by n_i;  a_c <- a_c + (1 - m^E) sum_{i in N_c} (n_i / sum_S n) (p_ic - a_c)
-    predict  the classifier of what came: `received`
+    predict the received classifier: `received`
 
-The last term, the calibration, moves g alone: the authors take it as a second step after each batch, with Adam; summed
-it is the same to first order. Anchors are unit vectors at the start: orthonormal where they fit (K <= d; the authors'
-lie on random axes), else drawn. Momentum is the authors': each epoch leaves m of a client's anchor, so a round m^E, and
-the server's step is the mean of the clients' anchors, of which only p_ic has to travel. This is not the FedFA of
+The last term, the calibration, moves only g: the authors take it as a second step after each batch, with Adam; the sum
+is the same to first order. Initial anchors are unit vectors: orthonormal if they fit (K <= d; the authors use random
+axes), else random. Momentum follows the authors: each epoch keeps the share m of a client's anchor, so a round keeps
+m^E, and the server's step is the mean of the clients' anchors, for which only p_ic is sent. This is not the FedFA of
 feature augmentation.
 
-Departures. The authors' anchors move to the mean features that each epoch met in training, of which the last weighs
-most; here they move to p_ic, measured after training. The authors' means over batches divide by all batches, which
-shrinks rare classes. Read from the authors' code alone (the paper was not at hand).
+Departures. The authors' anchors move to the mean features of each training epoch, the last with the highest weight;
+here they move to p_ic, measured after training. The authors' means over batches divide by all batches, which shrinks
+rare classes. The source is the authors' code alone (the paper was not available).
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ class FedFASettings:
 
 
 def start(num_classes: int, dim: int, seed: int) -> Tensor:
-    """a^1, (K, d) float64 unit rows."""
+    """a^1, (K, d) float64 unit vectors."""
     if num_classes <= dim:
         return orthonormal(num_classes, dim, seed)
     return normalize(torch.randn(num_classes, dim, generator=m.generator(seed, "class-vectors"), dtype=torch.float64))
@@ -63,7 +63,7 @@ class FedFAObjective(WholeObjective):
         return received_vectors(received, start(self.num_classes, self.settings.feature_dim, self.settings.seed))
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, the distance to the anchors, and the calibration of g by them."""
+        """CE, the distance to the anchors, and the calibration of g on them."""
         plain = super().loss(state, batch, phase, round_number)
         assert state.table is not None
         anchors, _ = state.table
@@ -84,15 +84,15 @@ class FedFA(AveragedWithClassVectors):
     """Server half."""
 
     def start(self) -> Tensor:
-        """As the clients draw it."""
+        """The same as on the clients."""
         return start(self.num_classes, self.dim, self.settings.seed)
 
     def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """n_i."""
+        """Weights n_i."""
         return identity.rows[0] * super().class_weights(prototypes, identity)
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-        """Towards the reports, by the share of rows whose clients hold the class."""
+        """Move anchors towards the reported means, by the share of samples of clients that hold the class."""
         rate = 1 - self.options[FedFASettings].momentum ** self.settings.local_epochs
         return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total
 

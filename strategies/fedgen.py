@@ -1,4 +1,5 @@
-"""FedGen (Zhu et al., ICML 2021): the server trains a generator of features on the clients' heads; they learn of it.
+"""FedGen (Zhu et al., ICML 2021): the server trains a generator of features on the clients' heads; clients learn from
+it.
 
     client   from round 2:
              CE + (b_G/B) alpha_r CE(g(G(y~)), y~) + beta_r KL(sg[softmax g(G(y))] || softmax g(f(x)))
@@ -9,11 +10,11 @@
              pi_iy = 1 / |N_y in S| or n_iy / sum_i n_iy; then the mean of the weights by n_i; sends both
     predict  the received head, or model: `received`
 
-G: (eps uniform in [0, 1)^q, y) -> Linear, batch norm, ReLU, Linear -> R^d. Noise is uniform: the paper's N(0, I) is a
-slip. The KL runs over rows of classes that G knows; a weight of 0 leaves its term out, whatever the floor. The server's
-rate falls by 0.98 a round. Departures: the authors' third term on the server has weight 0 in their code and is not
-built; clients report class counts once, before round 1. FL-bench asks the averaged model for every teacher's logits,
-HtFLlib drops KL and diversity.
+G: (eps uniform in [0, 1)^q, y) -> Linear, batch norm, ReLU, Linear -> R^d. Noise is uniform, as in the authors' code;
+the paper has N(0, I). The KL runs over samples of classes that G knows; a weight of 0 drops its term, whatever the
+lower bound. The server's learning rate decays by 0.98 per round. Departures: the authors' third server term has weight
+0 in their code and is not implemented; clients report class counts once, before round 1. FL-bench takes every teacher's
+logits from the averaged model, and HtFLlib drops KL and diversity.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from protosphere.prototypes.losses import diversity
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, both_ways
 
-FLOOR = 1e-4  # of alpha_r and beta_r
+FLOOR = 1e-4  # decay of alpha_r and beta_r per round
 
 
 @m.method_settings
@@ -65,15 +66,15 @@ class FedGenObjective(GeneratorObjective):
 
     @property
     def parts(self) -> Sequence[str]:
-        """By `fedgen.share`."""
+        """From `fedgen.share`."""
         return shared_parts(self.options)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """By `fedgen.noise-dim` and `.hidden`."""
+        """From `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, and from round 2 what G teaches."""
+        """CE, and from round 2 on the terms with G."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
             return plain
@@ -85,7 +86,7 @@ class FedGenObjective(GeneratorObjective):
         return m.Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
 
     def _compute_divergence(self, state: m.ClientState, labels: Tensor, z: Tensor) -> Tensor:
-        """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over rows whose class G knows."""
+        """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over samples whose class G knows."""
         generator: Generator = state.module.generator.eval()
         with torch.no_grad():
             probabilities = softmax(state.module.classify(generator(generator.noise(len(labels)), labels)), dim=1)
@@ -104,33 +105,33 @@ class FedGen(GeneratorServer):
         self.one_architecture = fedgen_options.share == "all"
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """By `fedgen.noise-dim` and `.hidden`."""
+        """From `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
-        """What the teachers say, and the diversity."""
+        """The teachers' loss, and the diversity."""
         weight = self.options[FedGenSettings].diversity
         return batch.teacher_loss + weight * diversity(batch.noise, batch.features)
 
 
 def _decayed(weight: float, round_number: int) -> float:
-    """alpha_r or beta_r; 0 where the term is left out."""
+    """alpha_r or beta_r; 0 if the term is dropped."""
     return max(FLOOR, weight * DECAY ** (round_number - 1)) if weight else 0.0
 
 
 def shared_parts(options: m.Options) -> Sequence[str]:
-    """The parts that go both ways."""
+    """The parts that are exchanged in both directions."""
     return (HEAD,) if options[FedGenSettings].share == "head" else (EXTRACTOR, HEAD)
 
 
 def new_generator(options: m.Options, num_classes: int, dim: int) -> Generator:
-    """G of these settings."""
+    """Build G from these settings."""
     fedgen_options = options[FedGenSettings]
     return Generator(num_classes, dim, fedgen_options.noise_dim, fedgen_options.hidden)
 
 
 def exchange(options: m.Options) -> m.Exchange:
-    """Weights both ways, G down."""
+    """Weights in both directions, G down."""
     averaged = both_ways(*shared_parts(options))
     counted = options[FedGenSettings].weighting == "samples"
     return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)), told_counts=counted)

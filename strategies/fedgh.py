@@ -1,11 +1,11 @@
-"""FedGH (Yi et al., ACM MM 2023): the server trains the head that all clients share, on their prototypes.
+"""FedGH (Yi et al., ACM MM 2023): the server trains a shared head on the clients' prototypes.
 
-    client   takes the head g; f_i and g by CE, E epochs; sends its prototypes p_ij
+    client   takes the head g; trains f_i and g by CE for E epochs; sends its prototypes p_ij
     server   g by CE of g(p_ij) and j over all (i, j) of the round: SGD, `fedgh.server-epochs` passes
-    predict  the received g on the own features: `received`
+    predict  the received g on the client's own features: `received`
 
-Extractors may be of any architecture. The server's head starts as the clients' and lives on across rounds. Its SGD has
-rate 0.01 and batches of 32, without momentum.
+Extractors may have any architecture. The server's head starts equal to the clients' and is kept across rounds. Its SGD
+has learning rate 0.01, batch size 32 and no momentum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class FedGHSettings:
 
 
 class FedGHObjective(SharedObjective):
-    """Client half: the head comes down, prototypes go up."""
+    """Client half: receives the head, sends prototypes."""
 
     parts = (HEAD,)
 
@@ -56,12 +56,12 @@ class FedGH(m.ServerHalf):
     """Server half: the head."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every client has the server's head."""
+        """Check that every client has the server's head."""
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         return ()
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Train the head on everything that was uploaded."""
+        """Train the head on all uploaded prototypes."""
         head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
         if state:
             head.load_state_dict(state)

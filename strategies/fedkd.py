@@ -1,18 +1,19 @@
-"""FedKD (Wu et al., 2022): a client's own model teaches a small one that all share, of which low rank changes travel.
+"""FedKD (Wu et al., 2022): each client's own model teaches a small shared model, whose low-rank updates are exchanged.
 
-    client   teacher z, p (its own model), student z', q (the companion), W_h a private d x d map; both at once by
+    client   teacher z, p (its own model), student z', q (the companion), W_h a private d x d map; trained together by
              L = CE_p + CE_q + u [KL(sg[q] || p) + KL(sg[p] || q) + 2 mse(z, W_h z')],  u = 1 / (CE_p + CE_q)
-             sends the factors of D_i = w'_i - G at energy T_r = T_s + (T_e - T_s) r / T; without a G, w'_i whole
-    server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as it arrives;  the first G is the mean of w'_i
-             sends D to those whose upload of the last round counted, G whole to all others: so all hold the same G
+             sends the factors of D_i = w'_i - G at energy T_r = T_s + (T_e - T_s) r / T; all of w'_i before the first G
+    server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as clients receive it; the first
+             G is the mean of w'_i; sends D to clients whose last upload was used, all of G to the others: all
+             hold the same G
     predict  the classifier of the teacher: `classifier`
 
-A tensor of D counts as its matrix (out, rest). Its factors are U_k S_k and V_k^T, with the smallest k whose singular
-values keep the energy; where these have no fewer values, the matrix itself goes as the first and the second has no row.
-u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes; an energy is a share of the sum
-of squared singular values. Whole models cross as float32; a variance that G + D makes negative is 0. Departures: the
-authors' code keeps u's gradient, which rewards a higher cross-entropy; HtFLlib and PFLlib factorise weights, not
-updates, and make zeros of tensors of full rank.
+Each tensor of D is reshaped to a matrix (out, rest). Its factors are U_k S_k and V_k^T, with the smallest k whose
+singular values keep the energy; if the factors are not smaller, the matrix itself is sent as the first factor and the
+second has no row. u has no gradient, sg stops the gradient, and KL is the mean over the batch of the sum over classes;
+the energy is the share of the sum of squared singular values. Whole models are sent as float32; a variance that becomes
+negative in G + D is set to 0. Departures: the authors' code keeps u's gradient, which rewards a higher cross-entropy;
+HtFLlib and PFLlib factorise weights, not updates, and replace tensors of full rank by zeros.
 """
 
 import math
@@ -41,11 +42,12 @@ from protosphere.wire.arrays import Limits, check_tensors, decode, encode
 from protosphere.wire.checks import MessageError
 
 UPDATE = "companion-update"
-LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its two factors
+LEFT, RIGHT = "/left", "/right"  # suffixes of a tensor's name: its two factors
 WHOLE = m.Part("weights", COMPANION, dtype="float32")
 CHANGE = m.Part("weights", UPDATE, signed=True, ragged=True)
 CHANGED = 0  # the key of D
-BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round
+# entries of states: G; the uploads it was computed from, and their round
+BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"
 Energy = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -65,12 +67,12 @@ class FedKDSettings(CompanionSettings):
     reduction: Literal["batch", "element"] = "batch"
 
     def energy(self, done: float) -> float:
-        """T_r, of the share of the rounds that are done."""
+        """T_r at the given share of finished rounds."""
         return self.start_energy + (self.end_energy - self.start_energy) * min(1.0, done)
 
 
 def factors_of(change: m.Weights, energy: float) -> m.Weights:
-    """The factors of a change, with a share of its energy in (0, 1]; computed in float64 on the CPU."""
+    """Factorise an update, keeping a share of its energy in (0, 1]; computed in float64 on the CPU."""
     factors: dict[str, Tensor] = {}
     for name, tensor in change.tensors.items():
         if tensor.dim() < 2:
@@ -90,10 +92,10 @@ def _factorise(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
 
 
 def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
-    """Inverse of `factors_of`: products in float64, so that each machine rounds the same.
+    """Inverse of `factors_of`; the products are computed in float64, so that each machine rounds the same.
 
     Args:
-        layout: of the change.
+        layout: of the update.
 
     Raises:
         MessageError: the factors do not fit each other, or the layout.
@@ -120,7 +122,7 @@ def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
 
 
 def largest_factors(weights: m.Weights) -> m.Weights:
-    """Factors as large as those of a change of these weights can be, of zeros that take no room."""
+    """Factors of the largest possible size for an update of these weights, made of zeros that take no memory."""
     factors: dict[str, Tensor] = {}
     for name, tensor in weights.tensors.items():
         if tensor.dim() < 2:
@@ -133,7 +135,7 @@ def largest_factors(weights: m.Weights) -> m.Weights:
 
 
 def add_change(base: m.Weights, change: m.Weights) -> m.Weights:
-    """G + D, the same to the bit on both ends."""
+    """G + D, equal to the bit on both ends."""
     sums = {name: tensor + change.tensors[name] for name, tensor in base.tensors.items()}
     return m.Weights(
         {name: tensor.clamp(min=0) if name.endswith(VARIANCE) else tensor for name, tensor in sums.items()}
@@ -141,7 +143,7 @@ def add_change(base: m.Weights, change: m.Weights) -> m.Weights:
 
 
 def base_of(tensors: Mapping[str, torch.Tensor]) -> m.Weights | None:
-    """G as it is kept; None before there is one."""
+    """The stored G; None before there is one."""
     base = {name.removeprefix(BASE): tensor.cpu() for name, tensor in tensors.items() if name.startswith(BASE)}
     return m.Weights(base) if base else None
 
@@ -152,22 +154,23 @@ class FedKDObjective(CompanionObjective):
     kind = FedKDSettings
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """The student beside the teacher, and W_h."""
+        """Build the student next to the teacher, and W_h."""
         module = WithCompanion(model, self.second(model, model.feature_dim))
         dim = model.feature_dim
         module.projection = drawn(m.derive(seed, "projection"), lambda: nn.Linear(dim, dim, bias=False))
         return module
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """The student, and the factors of its changes."""
+        """The student, and the factors of its updates."""
         student = super().shared(module)[COMPANION]
         return {COMPANION: student, UPDATE: largest_factors(student)}
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none.
+        """Take G, or apply the received update to the stored G. Before there is a G, nothing was received, or both
+        initial parts.
 
         Raises:
-            MessageError: the server sent a change that no client would take.
+            MessageError: the server sent an update that no client accepts.
         """
         parts = received or {}
         base = base_of(state.extra)
@@ -182,7 +185,7 @@ class FedKDObjective(CompanionObjective):
         load(state.module, {name: part for name, part in parts.items() if name == COMPANION})
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Each model by its cross-entropy, and by what it has of the other's answers and features."""
+        """Train each model by its cross-entropy, and by the other's outputs and features."""
         reduction, student = self.options[FedKDSettings].reduction, state.module.companion
         z, student_features = self.features(state, batch.inputs), student.features(batch.inputs)
         teacher_logits, student_logits = state.module.classify(z), student.classify(student_features)
@@ -194,14 +197,14 @@ class FedKDObjective(CompanionObjective):
             "hidden": mse_loss(z, state.module.projection(student_features)),
         }
         teacher_loss, student_loss, teacher_divergence, student_divergence, hidden = parts.values()
-        # no division by zero where neither errs
+        # avoids division by zero when neither model errs
         errors = (teacher_loss + student_loss).detach().clamp(min=torch.finfo(torch.float32).eps)
         return m.Loss(
             teacher_loss + student_loss + (teacher_divergence + student_divergence + 2 * hidden) / errors, parts, z
         )
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """What training changed of G; the whole student while there is none."""
+        """The update of G by training; the whole student before there is a G."""
         student, base = self.shared(state.module)[COMPANION], base_of(state.extra)
         if base is None:
             return {COMPANION: student}
@@ -214,11 +217,11 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
     """Server half."""
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """Changes where there is a G to change."""
+        """Updates once there is a G."""
         return tuple(part for part in up if part.name == (UPDATE if state else COMPANION))
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Factors that make no change of the student, or one that is too long."""
+        """Refuse factors that give no update of the student, or one whose norm is too large."""
         if UPDATE not in upload:
             return ""
         try:
@@ -231,14 +234,15 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """The change for those who train and hold the G before it: whose upload of the last round counted."""
+        """The update, for clients that train and hold the previous G (their last upload was used); otherwise the whole
+        G."""
         if not trains:
             return None
         holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()
         return CHANGED if holds and CHANGED in downloads else m.EVERYONE
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The plain mean, which is G or moves it."""
+        """The unweighted mean: it is the first G, or updates G."""
         base, downloads = base_of(state), dict[int, m.Payload]()
         if base is not None:
             uploads = {
@@ -253,7 +257,7 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
                 mean = add_change(base, change_of(self._round_to_wire(change), base.layout))
                 check_tensors(mean.tensors, self.settings.max_prototype_norm)
             except MessageError as error:
-                # changes that are legal by themselves may add up to what no client would take
+                # updates that are valid by themselves may add up to one that no client accepts
                 warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
                 no_partitions = torch.zeros(0, dtype=torch.int64)
                 base_download: dict[int, m.Payload] = {m.EVERYONE: {COMPANION: base}}
@@ -266,10 +270,11 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
         return m.Outcome(tensors, {**downloads, m.EVERYONE: {COMPANION: mean}}, {"values_share": share})
 
     def _round_to_wire(self, change: m.Weights) -> m.Weights:
-        """Factors as the clients have them, rounded to the run's number format.
+        """Round factors to the run's number format, so that they equal the clients'.
 
         Raises:
-            CodecError: a value that it cannot hold. MessageError: one that no client would take.
+            CodecError: the format cannot hold a value.
+            MessageError: no client would accept the result.
         """
         parts = (replace(CHANGE, dtype=self.settings.wire_dtype),)
         limits = Limits(math.inf, {UPDATE: change.layout})

@@ -1,14 +1,14 @@
-"""FedMRL (Yi et al., 2024): a client's features are made of its own model's and of a small one's that all share.
+"""FedMRL (Yi et al., 2024): a client's features combine those of its own model and of a small shared model.
 
-    client   z = P([z', f(x)]), z' in R^d' the features of the companion, P: R^(d+d') -> R^d a linear map of its own
-             L = CE(g(z), y) + CE(g'(z_1..d'), y), g' the companion's classifier; all at once, E epochs
+    client   z = P([z', f(x)]), z' in R^d' the features of the companion, P: R^(d+d') -> R^d a private linear map
+             L = CE(g(z), y) + CE(g'(z_1..d'), y), g' the companion's classifier; trained together, E epochs
              sends the companion
     server   w^{r+1} = sum_{i in S} w_i / |S|, of the companion alone; by n_i for `samples`
-    predict  the classifier of z with what came: `received`
+    predict  the classifier of z with the received companion: `received`
 
-z_1..d' are the first d' values of z (a Matryoshka representation), and prototypes lie in the space of z. The plain mean
-is HtFLlib's; the authors weigh clients by samples (`fedmrl.weighting`). HtFLlib tests with the server's companion,
-whose batch statistics never moved: `share-buffers` average moves them.
+z_1..d' are the first d' values of z (a Matryoshka representation), and prototypes lie in the space of z. The unweighted
+mean is HtFLlib's; the authors weight clients by sample counts (`fedmrl.weighting`). HtFLlib tests with the server's
+companion, whose batch statistics are never updated; `share-buffers` average updates them.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class FedMRLObjective(CompanionObjective):
     kind = FedMRLSettings
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """The companion beside the own model, and P."""
+        """Build the companion next to the client's model, and P."""
         small_model = self.second(model, min(self.options[FedMRLSettings].shared_dim, model.feature_dim))
         return Joined(model, small_model, m.derive(seed, "projection"))
 
@@ -66,11 +66,11 @@ class FedMRL(MeanOfCompanions):
 
     @property
     def weighting(self) -> str:
-        """By `fedmrl.weighting`."""
+        """From `fedmrl.weighting`."""
         return self.options[FedMRLSettings].weighting
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Say where d' is less than was set: z has no more than d values."""
+        """Warn if d' is less than was set: z has at most d values."""
         notices = super().check(num_classes, dim)
         width = self.options[FedMRLSettings].shared_dim
         if width <= dim:

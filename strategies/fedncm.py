@@ -4,11 +4,11 @@
     server   mu_c = sum_k n_kc m_kc / sum_k n_kc
     predict  `encoder`: argmax_c z mu_c / ||mu_c||
 
-However the samples lie among clients, mu_c is the mean of all. Everybody's means and counts, and who is heard when:
-strategies/class_means.py and one_exchange.py.
+mu_c does not depend on how the samples are partitioned: it is the mean of all. strategies/class_means.py and
+one_exchange.py define the means, counts and when clients send.
 
-Departures. Features are unit vectors, where the paper has them as the encoder gives them. The paper goes on to train
-all layers from this classifier; here the encoder stays as it is, and a private model is trained beside it.
+Departures. Features are unit vectors, while the paper uses the encoder's output. The paper then trains all layers from
+this classifier; here the encoder stays fixed, and each client trains a private model.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class FedNCM(MeansServer):
         return self.options[FedNCMSettings].aggregation
 
     def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
-        """mu_c / ||mu_c||: the length of a sum of samples does not matter."""
+        """mu_c / ||mu_c||, for which the scale of the sums does not matter."""
         sums, _ = self.totals(clients)
         return normalize(sums, dim=1)
 
@@ -65,6 +65,6 @@ METHOD = m.Method(
     rules=RULES,
     releases=m.any_options,
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

@@ -1,13 +1,14 @@
-"""FedNH (Dai et al., AAAI 2023): a classifier of unit prototypes, spread at the start, that training leaves alone.
+"""FedNH (Dai et al., AAAI 2023): a classifier of unit prototypes, initially spread out, which gradient steps do not
+change.
 
     client   logits sigma z̄ W_c,  z̄ = z / ||z||; f and the scale sigma by CE, E epochs; sends both, and
              mu_ic = normalise(mean over D_ic of z̄)
-    server   f and sigma: the plain mean;  W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
-    predict  the classifier of what came: `received`
+    server   f and sigma: the unweighted mean; W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
+    predict the received classifier: `received`
 
-A class that nobody reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the
+A class that no client reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the
 paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no counts; the authors' code has n_ic / sum n_ic
-(`samples`). The plain mean of f and sigma is the authors' code.
+(`samples`). The unweighted mean of f and sigma follows the authors' code.
 """
 
 from collections.abc import Sequence
@@ -44,10 +45,10 @@ class FedNHSettings:
 
 
 def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tensor:
-    """W^1: (K, d) float64 unit rows.
+    """W^1: (K, d) float64 unit vectors.
 
     Raises:
-        SettingError: they have no room.
+        SettingError: K is too large for d.
     """
     smallest_dim = num_classes if options.start == "orthogonal" else num_classes - 1
     if dim < smallest_dim:
@@ -62,19 +63,19 @@ def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tens
 
 
 class FedNHObjective(SharedObjective):
-    """Client half: f and sigma travel, W comes down."""
+    """Client half: f and sigma are exchanged, W is received."""
 
     parts = (EXTRACTOR, SCALE)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """W and sigma in the linear classifier's place."""
+        """Replace the linear classifier by W and sigma."""
         options = self.options[FedNHSettings]
         vectors = start(options, self.num_classes, model.feature_dim, self.settings.seed)
         model.add_module("classifier", CosineClassifier(vectors, options.scale))
         return model
 
     def load(self, module: nn.Module, received: m.Payload | None) -> None:
-        """f and sigma by name; W, which float16 leaves a little off the sphere."""
+        """Load f and sigma by name, and W, which float16 rounds slightly off the sphere."""
         super().load(module, received)
         if received is not None and m.PROTOTYPES.name in received:
             classifier = module.get_submodule("classifier")
@@ -82,7 +83,7 @@ class FedNHObjective(SharedObjective):
             classifier.prototypes.copy_(m.prototypes_of(received).on_sphere().vectors)
 
     def features(self, state: m.ClientState, inputs: Tensor) -> Tensor:
-        """z̄, (b, d) unit rows."""
+        """z̄, (b, d) unit vectors."""
         return normalize(super().features(state, inputs), dim=1, eps=SHORTEST)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
@@ -99,30 +100,30 @@ class FedNH(AveragedWithClassVectors):
 
     @property
     def weighting(self) -> str:
-        """Of the weights, as in the authors' code."""
+        """Equal weights, as in the authors' code."""
         return "uniform"
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """W needs room."""
+        """Check that W fits into d dimensions."""
         notices = super().check(num_classes, dim)
         start(self.options[FedNHSettings], num_classes, dim, self.settings.seed)
         return notices
 
     def start(self) -> Tensor:
-        """As the clients draw it."""
+        """The same as on the clients."""
         return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """Of directions, whatever length they came in."""
+        """Add up directions, whatever their lengths."""
         return super().contribution({**upload, m.PROTOTYPES.name: m.prototypes_of(upload).on_sphere()}, identity)
 
     def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """1, or n_ic: the direction of a sum knows no common factor."""
+        """1, or n_ic; a common factor does not change the direction of a sum."""
         counts = prototypes.counts
         return super().class_weights(prototypes, identity) if counts is None else counts.double()
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-        """W_c; where nobody reported the class, or reports cancel, as it was."""
+        """W_c; unchanged if no client reported the class or the reports cancel out."""
         rho = self.options[FedNHSettings].smoothing
         smoothed = normalize(rho * vectors + (1 - rho) * normalize(sums, dim=1), dim=1)
         return torch.where(sums.norm(dim=1, keepdim=True) > SHORTEST, smoothed, vectors)

@@ -1,4 +1,4 @@
-"""FedORGP (Guo et al., 2025): global prototypes that the server trains to be orthogonal to each other.
+"""FedORGP (Guo et al., 2025): the server trains global prototypes to be orthogonal to each other.
 
     server   P = F(E) as in FedTGP (strategies/trained_prototypes.py); on all uploaded (p_ij, j)
              L_OR = lambda_s (1 - s) + gamma d                                   (Eq. 5)
@@ -6,11 +6,11 @@
     client   L = CE(g(z), y) + lambda_c (1 - cos(z, P_y))                        (Eq. 8)
     predict  `classifier`
 
-Departures. d runs over the classes that were ever reported, so that nothing is learnt of a class that nobody has; a
-sample whose class has no global prototype yet has the cross-entropy alone. The authors' release has since weighted the
-terms by how near other classes are, and left a client's outlying features out of its prototypes; neither is in the
-paper, nor here. The constants are those that the paper selects, (lambda_c, lambda_s, gamma) = (100, 1, 10) (section
-5.8, Table 6); the release's parser has 1 for each.
+Departures. d runs over the classes that were ever reported, so that classes without samples have no effect; a sample
+whose class has no global prototype yet gets only the cross-entropy. The authors' release now weights the terms by the
+distance of other classes, and excludes outlying features from a client's prototypes; neither is in the paper or here.
+The constants are those that the paper selects, (lambda_c, lambda_s, gamma) = (100, 1, 10) (section 5.8, Table 6); the
+release's parser has 1 for each.
 """
 
 from collections.abc import Sequence
@@ -46,10 +46,10 @@ class FedORGPSettings:
 
 
 class FedORGPObjective(m.Objective):
-    """Client half: cross-entropy and the pull by cosine."""
+    """Client half: cross-entropy and the cosine pull."""
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Eq. 8; in the first round there is no prototype and no pull."""
+        """Eq. 8; in round 1 there is no prototype and no pull."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
             return plain
@@ -69,7 +69,7 @@ class FedORGP(TrainedPrototypes):
     loss_name = "orthogonality_loss"
 
     def training(self) -> Training:
-        """By `fedorgp.*`."""
+        """From `fedorgp.*`."""
         options = self.options[FedORGPSettings]
         return Training(options.server_epochs, options.server_batch_size, options.server_learning_rate)
 

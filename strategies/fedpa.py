@@ -1,4 +1,4 @@
-"""FedPA (Jiang et al., 2024): a generator like FedGen's, which the server also drives away from the global prototypes.
+"""FedPA (Jiang et al., 2024): a generator like FedGen's, which the server also pushes away from the global prototypes.
 
     client   from round 2:  CE + (b_G/B) alpha_r CE(g(G(y~)), y~) + beta_r mse(z, P_y)
              y~ uniform over the classes that G knows, b_G = 32; alpha_r = 25 * 0.98^(r-1),
@@ -7,13 +7,14 @@
              alpha_r sum_i pi_iy CE(g_i(G(eps, y)), y) - 0.15 mse(G(eps, y), P_y)
              + exp(-1/b^2 sum over (a, b) of different classes of mse(eps_a, eps_b) mean|G_a - G_b|),  P the last
              round's, b = 32 rows, so that b^2 counts all pairs;
-             then the mean of the weights by n_i, and P_c = sum_i n_ic p_ic / sum_i n_ic (`samples`) or the plain mean
+             then the mean of the weights by n_i, and P_c = sum_i n_ic p_ic / sum_i n_ic (`samples`) or
+             the unweighted mean
     predict  the received model: `received`
 
-One architecture. pi_iy is n_iy / sum_i n_iy, or 1 / |N_y in S|. G is FedGen's, of its usual size. The server's distance
-runs over rows whose class had a P, of which round 1 has none. Read from the authors' code. Departures: it trains one
-batch a "local epoch", here E epochs; it sums P over training batches, here p_ic is measured after training in eval
-mode; a class that nobody reported keeps its P, which is zero there.
+All clients have one architecture. pi_iy is n_iy / sum_i n_iy, or 1 / |N_y in S|. G is FedGen's, with its default size.
+The server's distance runs over samples whose class has a P; round 1 has none. The source is the authors' code.
+Departures: it trains one batch per "local epoch", here E epochs; it sums P over training batches, here p_ic is measured
+after training in eval mode; a class that no client reported keeps its P, which is zero in that code.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,8 @@ from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, Sums
 
-ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
+# generated samples per batch, decay, and lower bounds; of the clients' beta, and of the server's
+ALPHA, BETA, APART = 25.0, 5.0, 0.15
 
 
 @m.method_settings
@@ -49,16 +51,16 @@ class FedPASettings:
 
 
 class FedPAObjective(GeneratorObjective):
-    """Client half: the model and its prototypes travel."""
+    """Client half: the model and its prototypes are exchanged."""
 
     parts = (EXTRACTOR, HEAD)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """FedGen's, of its usual size."""
+        """FedGen's, with its default size."""
         return Generator(num_classes, dim)
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, and from round 2 what G teaches and the distance to P."""
+        """CE, and from round 2 on the terms with G and the distance to P."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None or state.table is None:
             return plain
@@ -70,7 +72,7 @@ class FedPAObjective(GeneratorObjective):
         return m.Loss(total, plain.parts | parts, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The weights, and p_ic with n_ic where they weigh."""
+        """The weights, and p_ic, with n_ic if they are weights."""
         weights = super().upload(state, round_number)
         if weights is None or state.prototypes is None:
             return None
@@ -88,18 +90,18 @@ class FedPA(GeneratorServer):
         self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """FedGen's, of its usual size."""
+        """FedGen's, with its default size."""
         return Generator(num_classes, dim)
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
-        """n_ic where counts weigh, else 1."""
+        """n_ic if counts are weights, else 1."""
         prototypes = m.prototypes_of(upload)
         class_weights = torch.zeros(self.num_classes)
         class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
         return class_weights
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
-        """What the teachers say, away from P, and the diversity of different classes."""
+        """The teachers' loss, the distance from P, and the diversity between classes."""
         loss = ALPHA * DECAY ** (server_round - 1) * batch.teacher_loss + diversity(
             batch.noise, batch.features, batch.labels
         )
@@ -110,14 +112,14 @@ class FedPA(GeneratorServer):
         )
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """To the means of weights and of prototypes."""
+        """Add to the means of weights and of prototypes."""
         prototypes, weights = m.prototypes_of(upload), self.holding(upload, identity).double()
         vectors, _ = prototypes.to(dtype=torch.float64).table(self.num_classes)
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
-        """The means of weights and of prototypes."""
+        """Compute the means of weights and of prototypes."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         weights = total[CLASS_WEIGHTS]
@@ -129,12 +131,12 @@ class FedPA(GeneratorServer):
 
 
 def by_counts(options: m.Options) -> bool:
-    """Whether class counts go up."""
+    """Whether class counts are uploaded."""
     return options[FedPASettings].weighting == "samples"
 
 
 def exchange(options: m.Options) -> m.Exchange:
-    """Weights and prototypes both ways, G down."""
+    """Weights and prototypes in both directions, G down."""
     averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
     return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)))
 

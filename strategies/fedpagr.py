@@ -9,11 +9,12 @@ refines its prototypes by geometry.
              T steps of SGD from Pbar on agreement + lambda_S separation, projected to the sphere        (Eq. 4-6)
     predict  argmax_c z . P_c                                                                            (Eq. 8)
 
-Departures. W and b train within a round, as section 3.6 implies ("synchronizes all clients' decision boundaries at the
-start of each round"), where Algorithm 1, line 14 updates f and g alone and line 10 has no b. A client predicts with the
-P that it trained with, which it keeps, not with the newest one. The ensemble averages softmax(z P^T / beta): the paper
-does not say of which logits. Its "beta = 0" removes the terms of beta: that is `fedpagr.alignment = false`. Dropout is
-0.1 (the paper gives none). Clients make P's rows unit vectors again, since `wire-dtype` float16 rounds them.
+Departures. W and b are trained within a round, as section 3.6 implies ("synchronizes all clients' decision boundaries
+at the start of each round"), while Algorithm 1, line 14, updates only f and g, and line 10 has no b. A client predicts
+with the P that it trained with and keeps, not with the newest one. The ensemble averages softmax(z P^T / beta); the
+paper does not say which logits it uses. The paper's "beta = 0" removes the terms with beta; here that is
+`fedpagr.alignment = false`. Dropout is 0.1 (the paper gives none). Clients normalise the rows of P again, because
+`wire-dtype` float16 rounds them.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class FedPAGRSettings:
 
     Attributes:
         temperature: beta, temperature of the prototype logits. Paper: 0.1.
-        alignment: use the loss's two terms that beta divides; false is the paper's beta = 0.
+        alignment: use the loss's two terms with beta; false is the paper's beta = 0.
         entropy_weight: λ_E, weight of the entropy term. Paper: 0.1.
         separation_weight: λ_S, weight of the separation term. Paper: 0.5.
         margin: m, the cosine above which two prototypes repel each other. Paper: 0.3 (CIFAR-100, Tiny ImageNet 0.1).
@@ -70,7 +71,7 @@ class FedPAGRObjective(ConsensusObjective):
     options_type = FedPAGRSettings
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """The prototypes that the model was trained with; before its first round, those that came."""
+        """The prototypes that the model was trained with; before its first round, the received ones."""
         if state.extra:
             return m.prototypes_of_state(state.extra)
         return None if received is None else m.prototypes_of(received).on_sphere()
@@ -104,7 +105,8 @@ class FedPAGR(m.ServerHalf):
     """Server half."""
 
     def begin(self) -> m.Outcome:
-        """Random unit vectors for all classes: round 1 has targets, and a class never reported keeps its own."""
+        """Random unit vectors for all classes: round 1 has targets, and a class that is never reported keeps its
+        vector."""
         return _build_outcome(random_directions(self.num_classes, self.dim, self.settings.seed, "fedpagr"))
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:

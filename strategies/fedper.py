@@ -1,10 +1,10 @@
-"""FedPer (Arivazhagan et al., 2019): base layers are everybody's, the last layers stay with the client.
+"""FedPer (Arivazhagan et al., 2019): base layers are shared, the last layers stay local.
 
-    client   all layers by CE together; sends the base, keeps the last `fedper.personal-layers`
+    client   trains all layers together by CE; sends the base, keeps the last `fedper.personal-layers`
     server   base = sum_{i in S} n_i base_i / sum_{i in S} n_i
-    predict  the received base under the own last layers: `received`
+    predict  the received base with the client's own last layers: `received`
 
-One personal layer is the classifier; two are the classifier and the layer that leads to R^d.
+One personal layer is the classifier; two are the classifier and the projection to R^d.
 """
 
 from dataclasses import replace
@@ -28,11 +28,11 @@ class FedPerSettings:
 
 
 class FedPerObjective(SharedObjective):
-    """Client half: the base travels."""
+    """Client half: the base is exchanged."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The extractor, or all of it but its last layer."""
+        """The extractor, or the extractor without its last layer."""
         return (base_of(self.options[FedPerSettings].personal_layers),)
 
 

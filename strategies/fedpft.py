@@ -1,23 +1,23 @@
-"""FedPFT (Beitollahi et al., 2024; arXiv 2402.01862; a baseline of Flower): Gaussian mixtures of the features of each
-class, in the space of a public encoder, and a classifier that the server trains on what it draws from them.
+"""FedPFT (Beitollahi et al., 2024; arXiv 2402.01862; a baseline of Flower): one Gaussian mixture per class in the space
+of a public encoder, and a classifier that the server trains on samples drawn from them.
 
     client   a mixture of at most k Gaussians for each class, fitted to its z by EM, and n_kc; once
-    server   n_kc draws from each; a linear head by cross-entropy on all draws: AdamW
-    predict  `encoder`: argmax_c z w_c + b_c, over the classes that somebody has sent
+    server   n_kc draws from each; trains a linear head by cross-entropy on all draws with AdamW
+    predict  `encoder`: argmax_c z w_c + b_c, over the classes that some client has sent
 
-Who is heard when: strategies/one_exchange.py. The mixtures are those of GFPL (protosphere/prototypes/mixture.py), there
-of private features. The head begins anew whenever somebody new is heard, from the seed, on the draws of everybody.
+strategies/one_exchange.py defines which clients send when. The mixtures are those of GFPL
+(protosphere/prototypes/mixture.py), which fits them to private features. The head is trained anew, from the seed and on
+all draws, whenever a new client has sent. A component of one sample is that sample: the server gets every sample of a
+class with k samples or fewer.
 
-A component of one sample is that sample: of a class of k samples or fewer the server gets each.
+With a robust `fedpft.aggregation`, if three clients or more hold a class, each client's mixture is moved to a robust
+centre of the class, and its variance is bounded by the median.
 
-With a robust `fedpft.aggregation` each client's mixture of a class is moved to a robust centre of the class, and made
-as narrow as is usual, where three clients or more have it.
-
-Departures. `full` covariances, the paper's third kind, are not built: no message holds them. Features are unit vectors
-(draws are not), where the paper has them as the encoder gives them. With these the baseline's rate of 0.0001 and its
-one pass leave the head where it began, so both are ours. Its mixtures cross as float16, here as float32; it leaves out
-classes of k samples or fewer, here they have fewer components (`fedpft.fewest` leaves them out). The paper's exchange
-from client to client, without a server, and its differentially private one are not built.
+Departures. `full` covariances, the paper's third kind, are not implemented: messages have no form for them. Features
+are unit vectors (draws are not), while the paper uses the encoder's output. With unit vectors, the baseline's learning
+rate of 0.0001 and its single epoch leave the head at its initial state, so both values are ours. The baseline sends
+mixtures as float16, here float32; it excludes classes with k samples or fewer, here they have fewer components
+(`fedpft.fewest` excludes them). The paper's serverless and differentially private exchanges are not implemented.
 """
 
 from collections.abc import Mapping
@@ -36,10 +36,10 @@ from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear
 from protosphere.strategies.one_exchange import DOWN, RULES, FirstUploads, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
 
-MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
-BATCH = 32  # the baseline's
-LEAST_SPREAD = 1e-6  # of a mixture's variance, over all dimensions; below it is one sample's
-ROUNDED = 1e-3  # how much longer than 1 what is left of unit vectors may be
+MOST_DRAWS = 500_000  # most draws of all clients; if there are more samples, each class of each client gets its share
+BATCH = 32  # the baseline's batch size
+LEAST_SPREAD = 1e-6  # least total variance of a mixture; below it, a component is a single sample
+ROUNDED = 1e-3  # tolerance for the length of unit vectors after rounding
 
 
 @m.method_settings
@@ -71,9 +71,9 @@ class FedPFTObjective(OneExchangeObjective):
         return self.options[FedPFTSettings].fewest
 
     def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
-        """A mixture for each class, and n_kc."""
+        """One mixture per class, and n_kc."""
         options = self.options[FedPFTSettings]
-        # the same in whichever round it is sent
+        # the same in every round
         seed = m.derive(self.settings.seed, "fedpft", "mixtures")
         spherical = options.covariance == "spherical"
         fit = fit_class_mixtures(features, labels, options.components, seed, spherical=spherical)
@@ -84,7 +84,7 @@ class FedPFT(OneExchange):
     """Server half: draws, and the head."""
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Components of more than unit vectors, or more of them than samples."""
+        """Refuse components that unit vectors cannot have, or more components than samples."""
         mixtures = m.part_of(upload, m.MixtureSet)
         assert mixtures.counts is not None
         longest = float(mixtures.lengths().max()) if len(mixtures) else 0.0
@@ -97,7 +97,7 @@ class FedPFT(OneExchange):
         return ""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The head of everybody who was heard so far, each once."""
+        """Train the head on all clients that have sent so far, each counted once."""
         first_uploads = FirstUploads.of(m.MixtureSet, state)
         is_new = first_uploads.add(
             {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
@@ -106,7 +106,7 @@ class FedPFT(OneExchange):
         warnings = self.unheard(first_uploads.by_client, server_round)
         if not is_new:
             return m.Outcome(state, {}, figures, warnings, keeps=True)
-        # a client could claim any number, and the draws of all must fit into memory
+        # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in first_uploads.parts.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
         mixtures_by_client = first_uploads.parts
@@ -123,8 +123,8 @@ class FedPFT(OneExchange):
         return m.Outcome(first_uploads.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
-        """As many features of each class as the client has samples, or a share of so many, one at least; by the same
-        draws whoever else is there."""
+        """Draw as many features of each class as the client has samples, or a fixed share of that, at least one; a
+        client's draws do not depend on other clients."""
         assert mixtures.counts is not None
         counts = (share * mixtures.counts.double()).ceil().long()
         is_first = torch.ones(len(mixtures), dtype=torch.bool)
@@ -132,7 +132,7 @@ class FedPFT(OneExchange):
         return sample_counts(mixtures, counts[is_first], m.generator(self.settings.seed, "fedpft", "draws", partition))
 
     def _train_head(self, features: Tensor, labels: Tensor) -> tuple[nn.Linear, float]:
-        """The head, and its mean loss in the last pass."""
+        """The head, and its mean loss in the last epoch."""
         options, seed = self.options[FedPFTSettings], self.settings.seed
         head = drawn(m.derive(seed, "fedpft", "head"), lambda: nn.Linear(self.dim, self.num_classes))
         optimiser = torch.optim.AdamW(head.parameters(), lr=options.learning_rate)
@@ -149,9 +149,9 @@ class FedPFT(OneExchange):
 
 
 def bounded_mixtures(by_client: Mapping[int, m.MixtureSet], how: m.ClassAggregation) -> dict[int, m.MixtureSet]:
-    """Mixtures of which few can move a class: of each class that three clients or more have, the mean of a client's
-    mixture is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
-    median of the clients'."""
+    """Mixtures of which few clients cannot move a class. For each class that three clients or more hold, a client's
+    mean is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
+    clients' median."""
     moved = {
         partition: (mixtures.means.double().clone(), mixtures.variances.double().clone())
         for partition, mixtures in by_client.items()
@@ -174,7 +174,7 @@ def bounded_mixtures(by_client: Mapping[int, m.MixtureSet], how: m.ClassAggregat
             spreads.append(shares @ deviations)
         points, spread = torch.stack(centres), torch.stack(spreads)
         new_points = clipped(points) if how == "clipped-mean" else geometric_median(points).expand_as(points)
-        # single samples do not vary, and are no measure for others
+        # single samples have no variance and are no measure for others
         varies = spread > LEAST_SPREAD
         usual = spread[varies].median() if bool(varies.any()) else spread.max()
         factors = (usual / spread.clamp(min=1e-300)).clamp(max=1)
@@ -205,6 +205,6 @@ METHOD = m.Method(
     inference=RULE,
     rules=RULES,
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

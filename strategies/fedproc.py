@@ -1,17 +1,18 @@
-"""FedProc (Mu et al., FGCS 2023): a curriculum from contrast against prototypes to cross-entropy; FedPAGR's baseline.
+"""FedProc (Mu et al., FGCS 2023): a curriculum from a contrastive loss on prototypes to cross-entropy; a baseline of
+FedPAGR.
 
     client   alpha_t CE(Wz + b, y) + (1 - alpha_t) CE(z P^T / tau, y),  alpha_t = t / T, t = 0 .. T - 1
     server   P_c = mean over K_c of the clients' mean z, none longer than 1; clients use its direction
     predict  argmax of the classifier
 
-z are unit vectors of the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
-with weight 1, so without prototypes (round 1) the loss is plain cross-entropy. Under `privacy` z are directions in the
-encoder's space, and the server divides a release by `privacy-scale`. T is the run's `rounds`: a resumed run
-cannot change it.
+z are unit vectors in the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
+with weight 1; without prototypes (round 1), the loss is plain cross-entropy. Under `privacy`, z are directions in the
+encoder's space, and the server divides a release by `privacy-scale`. T is the run's `rounds`: a resumed run cannot
+change it.
 
-Departures. FedProc averages the clients' models as well; here, as FedPAGR's tables have it, prototypes alone cross, and
-architectures are free. The projection head is FedPAGR's, and its dropout 0.1 is ours. A mean longer than 1, which no
-mean of unit vectors is, counts as one of length 1.
+Departures. FedProc also averages the clients' models; here, as in FedPAGR's tables, only prototypes are exchanged, and
+clients may have any architecture. The projection head is FedPAGR's, and its dropout 0.1 is ours. A mean longer than 1,
+which no mean of unit vectors is, is scaled to length 1.
 """
 
 from collections.abc import Mapping
@@ -43,11 +44,11 @@ class FedProcObjective(ConsensusObjective):
     options_type = FedProcSettings
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """The directions of the global prototypes."""
+        """The normalised global prototypes."""
         return None if received is None else m.prototypes_of(received).on_sphere()
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """The curriculum: from the contrast alone to nearly the cross-entropy alone."""
+        """The curriculum: from the contrastive loss alone to nearly the cross-entropy alone."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
             return plain
@@ -66,16 +67,16 @@ class FedProcObjective(ConsensusObjective):
 
 
 class FedProc(m.ServerHalf):
-    """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
+    """Server half: the class-wise mean; a class that no client reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The mean of what came."""
+        """The mean of the uploads."""
         fresh = m.aggregate(list(m.prototype_sets(self._within_sphere(uploads)).values()), "mean")
         prototypes = m.fill_missing_classes(state, fresh)
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
     def _within_sphere(self, uploads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
-        """Means of unit vectors, none longer than 1: with the norms that it claims, no client outweighs all others."""
+        """Scale means longer than 1 to length 1, so that no client outweighs all others by the norms that it claims."""
         within: dict[int, m.Payload] = {}
         for partition, prototypes in m.prototype_sets(uploads).items():
             means = prototypes.vectors / upload_scale(self.settings)

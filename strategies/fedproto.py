@@ -1,4 +1,4 @@
-"""FedProto (Tan et al., AAAI 2022): clients pull their features towards class means that all of them share.
+"""FedProto (Tan et al., AAAI 2022): clients pull their features towards shared class means.
 
     server   P_j = mean over the clients that hold class j of p_ij            (Eq. 7 of ProtoNorm)
     client   L = CE(g(z), y) + lambda R(z, gamma P_y),  R by `prototype-loss`
@@ -6,12 +6,12 @@
 
 Equations are numbered as in ProtoNorm (Lee, Shin, Choi, 2025), which restates the method.
 
-Departures. R pulls each sample, as the released code does, where Eq. 5 sums over class means; the paper has a Euclidean
-distance and lambda 1, its code and our default the mean squared error (`prototype-loss`). Eq. 3 divides a mean weighted
-by n_ij once more by the number of clients, which would shrink the prototypes: read as a slip, not built. The plain mean
-is the default, as in the released code; the weighted one uploads n_ij and therefore needs `disclose-class-counts`.
-Robust means are ours. gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4: the client, not the server, scales, as in
-ProtoNorm's Eq. 15.
+Departures. R pulls each sample, as in the released code, while Eq. 5 sums over class means. The paper has the Euclidean
+distance and lambda 1; its code and our default have the mean squared error (`prototype-loss`). Eq. 3 divides a mean
+weighted by n_ij once more by the number of clients, which would shrink the prototypes; we take this as a misprint. The
+unweighted mean is the default, as in the released code; the weighted mean uploads n_ij and therefore needs
+`disclose-class-counts`. Robust means are ours. gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4: the client, not the
+server, scales, as in ProtoNorm's Eq. 15.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class FedProtoSettings:
 
     Attributes:
         aggregation: aggregation of local prototypes. Paper: weighted; its code and ProtoNorm: mean.
-        trim: share of holders that `trimmed-mean` cuts off at each end; unless 0, at least one if three or more hold a
+        trim: share of holders that `trimmed-mean` removes at each end; unless 0, at least one if three or more hold a
             class. Ours.
         gamma: scale of the targets, relative to the prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
@@ -46,21 +46,21 @@ class FedProtoObjective(m.PullObjective):
         return m.scaled(super().targets(state, received), self.options[FedProtoSettings].gamma)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """p_ij, with n_ij only for the weighted mean."""
+        """p_ij, with n_ij for the weighted mean only."""
         if state.prototypes is None or not sends_counts(self.options):
             return super().upload(state, round_number)
         return {m.PROTOTYPES.name: state.prototypes}
 
 
 class FedProto(m.ServerHalf):
-    """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
+    """Server half: the class-wise mean; a class that no client reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.options[FedProtoSettings]
         fresh = m.aggregate(list(m.prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
         prototypes = m.fill_missing_classes(state, fresh)
-        # clients multiply what goes down by gamma
+        # clients multiply the downloads by gamma
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes), scales=(options.gamma, 1.0))
 
 

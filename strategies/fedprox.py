@@ -1,11 +1,11 @@
-"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the weights that they received.
+"""FedProx (Li et al., MLSys 2020): FedAvg with a penalty on the distance to the received weights.
 
-    client   from w^r by CE + (mu / 2) ||w - w^r||^2 over the parameters, E epochs
+    client   trains w^r by CE + (mu / 2) ||w - w^r||^2 over the parameters, E epochs
     server   FedAvg's: w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of w^{r+1}: `received`
 
-w^1 is the common start, so that the term holds from round 1. Running statistics are no parameters and not held. The
-paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
+w^1 is the common initial model, so the term applies from round 1. It does not apply to running statistics, which are
+not parameters. The paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ class FedProxObjective(WholeObjective):
     """Client half."""
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Take w^r, and keep it beside what training moves."""
+        """Take w^r, and keep a copy for the distance."""
         super().receive(state, received, round_number)
         state.received = anchored(state.module)
 

@@ -1,11 +1,11 @@
-"""FedRep (Collins et al., ICML 2021): one representation for all, a head of one's own, trained one after the other.
+"""FedRep (Collins et al., ICML 2021): a shared representation and a personal head, trained one after the other.
 
-    client   phase `head`: the personal layers by CE, `fedrep.head-epochs`, the base as received
-             phase `body`: the base by CE, E epochs, the personal layers as just trained; sends the base
+    client   phase `head`: the personal layers by CE for `fedrep.head-epochs`, with the base as received
+             phase `body`: the base by CE for E epochs, with the personal layers as just trained; sends the base
     server   base = sum_{i in S} n_i base_i / sum_{i in S} n_i    (the authors' code; in the paper clients are equal)
-    predict  the received base under the own head: `received`
+    predict  the received base with the client's own head: `received`
 
-The extractor is in training mode in both phases, as in all public code: its running statistics move in both.
+The extractor is in training mode in both phases, as in all public code, so its running statistics change in both.
 """
 
 from dataclasses import replace
@@ -41,20 +41,20 @@ class FedRepSettings:
 
 
 class FedRepObjective(SharedObjective):
-    """Client half: the base travels."""
+    """Client half: the base is exchanged."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The extractor, or all of it but its last layer."""
+        """The extractor, or the extractor without its last layer."""
         return (base_of(self.options[FedRepSettings].personal_layers),)
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """The personal layers, then the base."""
+        """First the personal layers, then the base."""
         named = [(name, p) for name, p in state.module.named_parameters() if p.requires_grad]
         base = [p for name, p in named if name.startswith(PREFIX[self.parts[0]])]
         personal = [p for name, p in named if not name.startswith(PREFIX[self.parts[0]])]
         head = m.Phase(HEAD_PHASE, personal, epochs=self.options[FedRepSettings].head_epochs)
-        # an encoder that is frozen as a whole has nothing to train
+        # a fully frozen extractor has nothing to train
         return [head, *([m.Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)] if base else [])]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:

@@ -1,13 +1,14 @@
-"""FedRoD (Chen, Chao, ICLR 2022): one body, a generic head for all classes alike, a personal one for the client's own.
+"""FedRoD (Chen, Chao, ICLR 2022): one body with a generic head, trained for all classes equally, and a personal head
+for the client's own.
 
     client   f and the generic head h by the balanced softmax: CE of h(z) + gamma log n_ij over the classes it holds
              the personal head h_p by CE of sg[h(z)] + h_p(sg[z]); both at once, E epochs; sends f and h
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i
-    predict  h(z) + h_p(z): `received` with what came; `generic` is h(z) alone, `received-generic` with what came: the
-             one model of the server, whose accuracy on a test set of all classes is the paper's G-FL
+    predict h(z) + h_p(z): `received` with the received weights; `generic` is h(z) alone, `received-generic` the
+             same with the received weights: the server's model, whose accuracy on all classes is the paper's G-FL
 
-sg stops the gradient, n_ij never leaves the client, h_p starts as a copy of h. FL-bench predicts with h_p alone and
-trains f through it: not the paper's linear form. The paper's hypernetwork is not built.
+sg stops the gradient, n_ij never leaves the client, and h_p starts as a copy of h. FL-bench predicts with h_p alone and
+trains f through it, unlike the paper's linear form. The paper's hypernetwork is not implemented.
 """
 
 from copy import deepcopy
@@ -22,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.strategies.weights import AVERAGING, SHARED_RULES, WholeObjective
 
-PRIOR = "log-counts"  # what is kept for a round's training
+PRIOR = "log-counts"  # kept for a round's training
 GENERIC = "generic"
 
 
@@ -38,15 +39,15 @@ class FedRoDSettings:
 
 
 class FedRoDObjective(WholeObjective):
-    """Client half: the personal head stays."""
+    """Client half: the personal head stays local."""
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """h_p beside h."""
+        """Build h_p next to h."""
         model.personal = deepcopy(model.classifier)
         return model
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Take what came, and keep log n_ij for the training that follows."""
+        """Take what was received, and keep log n_ij for the training that follows."""
         super().receive(state, received, round_number)
         state.received = {PRIOR: m.Weights({PRIOR: _compute_log_counts(state, self.num_classes)})}
 
@@ -68,12 +69,12 @@ class FedRoDObjective(WholeObjective):
 
 
 def _compute_log_counts(state: m.ClientState, num_classes: int) -> Tensor:
-    """log n_ij, (K,); as low as it goes for a class that the client does not hold."""
+    """log n_ij, (K,); the lowest value for a class that the client does not hold."""
     prototypes = state.prototypes
     assert prototypes is not None
     assert prototypes.counts is not None
     device = next(state.module.parameters()).device
-    # float32 whatever the logits are: a 16-bit format holds few counts
+    # float32 whatever the logits' type: 16-bit formats represent few counts exactly
     table = torch.full((num_classes,), torch.finfo(torch.float32).min / 2, device=device)
     table[prototypes.labels.to(device)] = prototypes.counts.to(device, torch.float32).log()
     return table

@@ -1,16 +1,16 @@
-"""FedTGP (Zhang et al., AAAI 2024): global prototypes that the server trains to lie apart, instead of averaging.
+"""FedTGP (Zhang et al., AAAI 2024): the server trains well-separated global prototypes instead of averaging.
 
-    server   P = F(E): an embedding a class, through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
+    server   P = F(E): one embedding per class through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
              C_j = mean over N_j of p_ij;  margin = min(max_j min_{k != j} ||C_j - C_k||, tau)
              on all uploaded (p_ij, j): cross-entropy of -(D + margin onehot(j)),  D_k = ||p_ij - P_k||
     client   L = CE(g(z), y) + lambda R(z, gamma P_y)
     predict  argmin_j ||z - p_ij||
 
-Departures. The softmax runs over the classes that were ever reported, so that nothing is learnt of a class that nobody
-has; one that is missing this round is sent as the module now has it. The margin has the unit of Euclidean distance. The
-server's momentum is ours (the paper has none); where it is set, it lives on across rounds as the module does. R is by
-default the mean squared error with lambda 1 (`prototype-loss`, `prototype-weight`); the authors' script has lambda 10.
-gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4.
+Departures. The softmax runs over the classes that were ever reported, so that classes without samples have no effect; a
+class that is missing this round is sent as the module now computes it. The margin has the unit of Euclidean distance.
+The server's momentum is ours (the paper has none) and is kept across rounds, like the module. By default, R is the mean
+squared error with lambda 1 (`prototype-loss`, `prototype-weight`); the authors' script has lambda 10. gamma is 1;
+ProtoNorm's Table 5 tries 1.1 to 1.4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,14 +60,14 @@ class FedTGP(TrainedPrototypes):
     loss_name = "contrastive_loss"
 
     def training(self) -> Training:
-        """By `fedtgp.*`."""
+        """From `fedtgp.*`."""
         options = self.options[FedTGPSettings]
         return Training(
             options.server_epochs, options.server_batch_size, options.server_learning_rate, options.server_momentum
         )
 
     def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
-        """The contrast with the round's margin."""
+        """The contrastive loss with the round's margin."""
         margin = adaptive_margin(m.aggregate(sets, "mean").vectors, self.options[FedTGPSettings].margin)
         figures: dict[str, m.Figure] = {
             "margin": margin,
@@ -76,7 +76,7 @@ class FedTGP(TrainedPrototypes):
         return partial(margin_contrast, margin=margin), figures
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The trained prototypes, which clients multiply by gamma."""
+        """Train the prototypes; clients multiply them by gamma."""
         outcome = super().aggregate(uploads, state, server_round)
         return replace(outcome, scales=(self.options[FedTGPSettings].gamma, 1.0))
 

@@ -1,14 +1,14 @@
-"""FedUV (Son et al., CVPR 2024): FedAvg whose clients keep their answers varied and their features spread.
+"""FedUV (Son et al., CVPR 2024): FedAvg with penalties that keep outputs varied and features spread.
 
-    client   from w^r by CE + lambda_V V + lambda_U U, E epochs
+    client   trains w^r by CE + lambda_V V + lambda_U U, E epochs
              V = mean_c max(0, t - std_batch softmax(g(z))_c),  t = 1 / sqrt(K)
              U = mean_{i<j} exp(-||z_i - z_j||^2 / m),  m the median of the batch's non-zero squared distances
     server   FedAvg's: w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of w^{r+1}: `received`
 
-t is the standard deviation of an identity matrix, unbiased, as in the authors' code; m has its gradient, so that U does
-not see the features' scale. ProtoNorm's table calls the two weights mu and lambda, the authors lambda and mu. The
-authors' cosine decay of the learning rate over rounds is not built.
+t is the standard deviation of an identity matrix, unbiased, as in the authors' code; m keeps its gradient, so U is
+invariant to the features' scale. ProtoNorm's table calls the two weights mu and lambda, the authors lambda and mu. The
+authors' cosine decay of the learning rate over rounds is not implemented.
 """
 
 from dataclasses import replace

@@ -1,13 +1,14 @@
-"""FeSEM (Xie et al., 2020; Long et al., World Wide Web 2023): several models, each client trains the nearest.
+"""FeSEM (Xie et al., 2020; Long et al., World Wide Web 2023): several models; each client trains the nearest one.
 
-    client   from its centre by CE, E epochs; sends all of it
-    server   each upload joins the nearest centre, by the distance over all parameters; W_c <- the plain mean of those
-             that joined it; one that nobody joined stays
+    client   trains its centre's model by CE for E epochs; sends all weights
+    server   each upload joins the nearest centre, by the distance over all parameters; W_c <- the unweighted
+             mean of those that joined it; a centre that none joined stays
     predict  the classifier of its centre: `received`
 
-A client not heard of keeps its centre; one never heard of gets that of the largest cluster. Until C uploads have come
-in one round there is one centre, their mean; then greedy k-means++ takes C of them (a public clustering library draws
-C random models). The uploads of that one round are held at once; of every other round one at a time.
+A client that does not reply keeps its centre; one that never replied gets the centre of the largest cluster. Until C
+uploads have arrived in one round, there is one centre, their mean; then greedy k-means++ chooses C of them (a public
+clustering library takes C random models). Only the uploads of that round are in memory at once; in all other rounds,
+one at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from protosphere import method as m
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.strategies.weights import AVERAGING, AveragedWeights
 
-CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and by partition its centre or -1
+CENTRES, JOINED = "centres", "joined"  # entries of the state: (C, n) float64, and for each partition its centre or -1
 
 
 @m.method_settings
@@ -40,21 +41,21 @@ class FeSEMSettings:
 class FeSEM(AveragedWeights):
     """Server half."""
 
-    shared_settings = MappingProxyType({})  # its centres are plain means
+    shared_settings = MappingProxyType({})  # its centres are unweighted means
     one_architecture = True
 
     @property
     def weighting(self) -> str:
-        """A centre is the plain mean of those who join it."""
+        """A centre is the unweighted mean of the uploads that join it."""
         return "uniform"
 
     @property
     def clusters(self) -> int:
-        """C, or the number of clients where these are fewer."""
+        """C, or the number of clients if that is smaller."""
         return min(self.options[FeSEMSettings].clusters, len(self.identities))
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Say where there are fewer clients than centres, or fewer of a round."""
+        """Warn if there are fewer clients than centres, in the run or in a round."""
         notices = super().check(num_classes, dim)
         clusters, clients = self.options[FeSEMSettings].clusters, len(self.identities)
         sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
@@ -70,7 +71,7 @@ class FeSEM(AveragedWeights):
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """Its centre; that of the most clients for one never heard of."""
+        """The client's centre; that of the largest cluster if it never replied."""
         if not state:
             return 0
         joined = self._read_joined(state)
@@ -78,13 +79,13 @@ class FeSEM(AveragedWeights):
         return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Join, then average."""
+        """Assign uploads to centres, then average."""
         layouts = self.layouts(min(self.identities))
         centres = self._choose_centres(uploads, state, server_round)
         is_parameter = _mark_parameters(layouts)
         joined = self._read_joined(state)
         if state and len(centres) != len(state[CENTRES]):
-            # who is not heard of now was of the one centre that there was
+            # clients that have not replied were assigned to the single centre before
             joined[joined >= 0] = (centres - state[CENTRES])[:, is_parameter].norm(dim=1).argmin()
         sums, members = torch.zeros_like(centres), torch.zeros(len(centres), dtype=torch.float64)
         for partition, upload in uploads.items():
@@ -100,16 +101,16 @@ class FeSEM(AveragedWeights):
         return m.Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
 
     def _choose_centres(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> Tensor:
-        """Those of the last round; or, of the first round with enough uploads, C of them."""
+        """The centres of the last round; in the first round with enough uploads, C of them."""
         clusters = self.clusters
         last_centres = state[CENTRES] if state else None
-        # several stay as they are, also where clients that come or go would allow for another number
+        # the number of centres stays, even if clients that come or go would allow another
         if last_centres is not None and (len(last_centres) >= min(2, clusters) or len(uploads) < clusters):
             return last_centres
         if len(uploads) < clusters:
-            # any one will do: all join it
+            # any upload will do: all join it
             return _flatten(next(iter(uploads.values()))).unsqueeze(0)
-        # a client, which loads this file in every message, needs none of it
+        # a client loads this file for every message and needs none of this
         from sklearn.cluster import kmeans_plusplus
 
         rows = torch.stack([_flatten(upload) for upload in uploads.values()])
@@ -120,13 +121,13 @@ class FeSEM(AveragedWeights):
         return rows[torch.from_numpy(indices).long()]
 
     def _read_joined(self, state: m.State) -> Tensor:
-        """By partition the centre that it joined last, -1 where it was never heard of."""
+        """For each partition, the centre that it joined last; -1 if it never replied."""
         joined = torch.full((max(identity.partitions for identity in self.identities.values()),), -1)
         return state[JOINED].clone() if state else joined
 
 
 def _flatten(upload: m.Payload) -> Tensor:
-    """All values of an upload, by the names of its parts, (n,) float64."""
+    """All values of an upload, ordered by the names of its parts, (n,) float64."""
     return torch.cat([flat(m.weights_of(upload, name)) for name in sorted(upload)])
 
 
@@ -139,7 +140,7 @@ def _unflatten(values: Tensor, layouts: Mapping[str, m.Layout]) -> m.Payload:
 
 
 def _mark_parameters(layouts: Mapping[str, m.Layout]) -> Tensor:
-    """Which values of `_flatten` are parameters and no running statistics, (n,) bool."""
+    """Which values of `_flatten` are parameters, not running statistics, (n,) bool."""
     tensors = [tensor for _, layout in sorted(layouts.items()) for tensor in layout]
     return torch.cat([torch.full((torch.Size(s).numel(),), not name.endswith(STATISTICS)) for name, s in tensors])
 

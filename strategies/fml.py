@@ -1,14 +1,15 @@
-"""FML (federated mutual learning; Shen et al., 2020): a client's own model and a meme that all share teach each other.
+"""FML (federated mutual learning; Shen et al., 2020): each client's own model and a shared model, the meme, teach each
+other.
 
-    client   p its own model's class probabilities, q those of the meme, its companion; both at once, E epochs, by
+    client   p its own model's class probabilities, q those of the meme, the companion; trains both for E epochs by
              L = alpha CE_p + (1 - alpha) KL(sg[q] || p) + beta CE_q + (1 - beta) KL(sg[p] || q)
              sends the meme
     server   w^{r+1} = sum_{i in S} w_i / |S|, of the meme alone
     predict  the classifier of its own model: `classifier`
 
-sg stops the gradient; KL is the mean over the batch of the sum over classes. Departures: HtFLlib takes the mean over
-classes, too (`fml.reduction` element), lets each KL's gradient into the other model, clips gradients at 10, and has
-alpha = beta = 1 by default, which is no distillation.
+sg stops the gradient; KL is the mean over the batch of the sum over classes. Departures: HtFLlib also takes the mean
+over classes (`fml.reduction` element), passes each KL's gradient to the other model, clips gradients at 10, and has
+alpha = beta = 1 by default, which disables distillation.
 """
 
 from collections.abc import Mapping
@@ -55,11 +56,11 @@ class FMLObjective(CompanionObjective):
     kind = FMLSettings
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """The meme beside the own model."""
+        """Build the meme next to the client's model."""
         return WithCompanion(model, self.second(model, model.feature_dim))
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Each model by its cross-entropy and by its divergence from the other."""
+        """Each model is trained by its cross-entropy and by its divergence from the other."""
         options = self.options[FMLSettings]
         z = self.features(state, batch.inputs)
         model_logits, meme_logits = state.module.classify(z), state.module.companion(batch.inputs)
@@ -80,7 +81,7 @@ class FML(MeanOfCompanions):
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """For those who train: no rule judges what comes."""
+        """Only clients that train get a download, because no inference rule uses it."""
         return super().download(partition, downloads, state, server_round, trains) if trains else None
 
 

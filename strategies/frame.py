@@ -1,13 +1,13 @@
-"""`frame`: ProtoNorm's control. Targets from the seed alone, so that nothing is exchanged.
+"""`frame`: ProtoNorm's control: targets come from the seed alone, and nothing is exchanged.
 
-    c        K unit vectors: a regular simplex where it fits (K <= d + 1), else a minimum of the logarithmic energy
+    c        K unit vectors: a regular simplex if it fits (K <= d + 1), else a minimum of the logarithmic energy
     client   L = CE(g(z), y) + lambda R(z, gamma c_y), as ProtoNorm's (Eq. 4, 15 there), the same c in every round
     predict  argmin_j ||z - p_ij||
 
-Where K <= d + 1 ProtoNorm's aligned targets are a regular simplex too, whatever the clients send: their prototypes
-only rotate it. What ProtoNorm has above this row is what its exchange is worth. Every client works the targets out by
-itself; no byte of them crosses. GFPL (Lu et al., section 4.1) had such a control first: its fixed simplex frame alone,
-"w/o PFG", above FedProto with nothing exchanged; there features are projected onto it, here they are pulled to it.
+If K <= d + 1, ProtoNorm's aligned targets are also a regular simplex, whatever the clients send: their prototypes only
+rotate it. The difference between ProtoNorm and this control is what its exchange is worth. Each client computes the
+targets itself, so none are sent. GFPL (Lu et al., section 4.1) had such a control first: its fixed simplex frame alone,
+"w/o PFG", beats FedProto without any exchange; there features are projected onto the frame, here they are pulled to it.
 """
 
 from functools import lru_cache
@@ -42,13 +42,13 @@ class FrameObjective(m.PullObjective):
         """Nothing."""
 
 
-# one a process: a deployment starts one for each message
+# one frame per process: a deployment starts a process for each message
 @lru_cache(maxsize=8)
 def seeded_frame(num_classes: int, dim: int, seed: int) -> m.PrototypeSet:
-    """Seeded random directions, spread over the sphere: (K, d) unit rows.
+    """Seeded random directions, spread over the sphere: (K, d) unit vectors.
 
-    A simplex (K <= d + 1) is the same wherever it is worked out. Above that they are a minimum that a solver walks to,
-    and machines with other kernels for matrix products may end at points some hundredths away.
+    A simplex (K <= d + 1) is equal on all machines. For larger K, a solver finds a minimum of the energy, and machines
+    with other matrix-product kernels may end at points some hundredths away.
     """
     directions = torch.randn(num_classes, dim, generator=m.generator(seed, "frame"), dtype=torch.float64)
     points = align(directions, "auto", seed=m.derive(seed, "frame", "alignment")).points

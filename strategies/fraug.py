@@ -1,6 +1,7 @@
-"""FRAug (Chen et al., ICCV 2023): features of a shared generator G, made its own by each client, augment its training.
+"""FRAug (Chen et al., ICCV 2023): each client augments training with features of a shared generator G, which it adapts
+to its own.
 
-    client   f, g, G from what came; Psi and the class means m_c (running, 0.3) its own; per batch, all at once:
+    client   f, g, G as received; Psi and the class means m_c (running, 0.3) private; per batch, in one step:
              f, g by  (1-k) CE(g(z), y) + k/2 [CE(g(z~_y), y) + CE(g(z~_y~), y~)],  k = min(1/2, e), e = exp(w (r-1-T))
                       z~_y = z + Psi(G(u, y), y),  z~_y~ = m_y~ + Psi(G(u, y~), y~),  y~ all classes in turn
              G by     CE(g(G(u, y~)), y~) - lambda_G D(G(u, y~), .)
@@ -8,13 +9,13 @@
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i  of f, g and G
     predict  the received model: `received`
 
-`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line
-z~ <- e z~ + (1-e) its real partner. Read in the authors' code: nothing of z~ has a gradient in the first line, where G
-and Psi are in eval mode, as G is in the third; y~ goes on where the last batch left it; m starts at zero and stays
-there for a class that the client does not hold. Running statistics of f stay at home (`share-buffers` own); G's always
-travel. Departures: the authors step f and g, then G, then Psi, with features of the model just moved, in eval mode;
-here one step by the sum, each with the others' parts held fixed, and z of the same pass. And D of `digits` is
-mse / (1 + mse): the mse itself has no bound, and drives G out of all limits within some tens of rounds.
+`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line z~
+<- e z~ + (1-e) its real partner. From the authors' code: z~ has no gradient in the first line, where G and Psi are in
+eval mode, as G is in the third; y~ continues where the last batch ended; m starts at zero and stays there for a class
+that the client does not hold. Running statistics of f stay local (`share-buffers` own); G's are always exchanged.
+Departures: the authors step f and g, then G, then Psi, with features of the updated model in eval mode; here one step
+follows the sum of the losses, each with the other parts fixed, and z comes from the same forward pass. D of `digits` is
+mse / (1 + mse): the mse is unbounded and makes G diverge within some tens of rounds.
 """
 
 import math
@@ -44,7 +45,7 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
 )
 
-MEANS_RATE = 0.3  # of the newest batch in m_c
+MEANS_RATE = 0.3  # weight of the newest batch in m_c
 
 
 @m.method_settings
@@ -75,7 +76,7 @@ class FRAugObjective(SharedObjective):
     parts = (EXTRACTOR, HEAD)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """G as everybody has it, Psi, m and the turn beside the model."""
+        """Put G, equal on all clients, Psi, m and the position in y~ next to the model."""
         classes, dim = self.num_classes, model.feature_dim
         model.generator = drawn(self.shared_seed(GENERATOR), lambda: FeatureGenerator(classes, dim))
         model.transformation = drawn(self.shared_seed("transformation"), lambda: FeatureTransformation(classes, dim))
@@ -83,11 +84,11 @@ class FRAugObjective(SharedObjective):
         return model
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """Model and G, whose statistics always travel."""
+        """Model and G; G's statistics are always exchanged."""
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """One, in which G and Psi have a rate of their own."""
+        """One phase; G and Psi have their own learning rate."""
         augmenter_ids = {
             id(p) for part in (state.module.generator, state.module.transformation) for p in part.parameters()
         }
@@ -107,13 +108,13 @@ class FRAugObjective(SharedObjective):
         return [m.Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """The sum of the three."""
+        """The sum of the three losses."""
         options, module = self.options[FRAugSettings], state.module
         plain = super().loss(state, batch, phase, round_number)
         z = plain.features.detach().to(module.turns.means.dtype)
         module.turns.remember(z, batch.labels, MEANS_RATE)
         dealt_labels = module.turns.deal(len(z))
-        # the real partners of made features, of both kinds
+        # the real partners of the generated features, of both kinds
         real, labels = torch.cat([z, module.turns.means[dealt_labels]]), torch.cat([batch.labels, dealt_labels])
         blend = math.exp(options.ramp * (round_number - 1 - self.settings.rounds))
         share = min(0.5, blend)
@@ -126,12 +127,12 @@ class FRAugObjective(SharedObjective):
 
     @torch.no_grad()
     def _augment(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
-        """z~ for the model, (2n, d), of G and Psi as they predict."""
+        """z~ for the model, (2n, d), from G and Psi in eval mode."""
         features: Tensor = real + module.transformation.eval()(module.generator.eval()(labels), labels)
         return blend * features + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else features
 
     def _compute_generator_loss(self, module: Any, z: Tensor, labels: Tensor) -> Tensor:
-        """G's own loss."""
+        """The loss of G."""
         options = self.options[FRAugSettings]
         features = module.generator.train()(labels)
         if options.variant == "pacs":
@@ -142,7 +143,7 @@ class FRAugObjective(SharedObjective):
         return cross_entropy(_apply_fixed(module.classifier, features), labels) - options.lambda_g * distance
 
     def _compute_transformation_loss(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:
-        """Psi's own loss: the mean of both kinds, of which each is a batch by itself."""
+        """The loss of Psi: the mean over both kinds, each treated as its own batch."""
         options, losses = self.options[FRAugSettings], []
         distance = mse_loss if options.variant == "pacs" else kernel_mmd
         for partner, classes in zip(real.chunk(2), labels.chunk(2), strict=True):
@@ -156,16 +157,16 @@ class FRAugObjective(SharedObjective):
 
 
 def _apply_fixed(module: nn.Module, z: Tensor) -> Tensor:
-    """What a module makes of z, without gradient to its parameters."""
+    """Apply a module to z without gradients for its parameters."""
     output: Tensor = functional_call(module, {name: p.detach() for name, p in module.named_parameters()}, (z,))
     return output
 
 
 class FRAug(AveragedWeights):
-    """Server half: the mean, of G too."""
+    """Server half: the mean, including G."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every client has the same G; say where statistics travel that should stay."""
+        """Check that every client has the same G; warn if statistics are exchanged that should stay local."""
         notices = super().check(num_classes, dim)
         refuse_other_layouts(self, GENERATOR, of_generator(FeatureGenerator(num_classes, dim)).layout)
         lines = [line for identity in self.identities.values() for line in identity.layouts]

@@ -1,11 +1,11 @@
-"""The family of methods whose server trains a generator of features on the clients' heads (FedGen, FedPA).
+"""Base of methods whose server trains a generator of features on the clients' heads (FedGen, FedPA).
 
-    client   gets the averaged weights and G, which it runs in eval mode and never trains
+    client receives the averaged weights and G, which it runs in eval mode and never trains
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 
-pi_iy is a client's share in the holders of y in S. Uploads are read twice, one at a time: to be added up, and for
-their heads, of which one a client stays in memory while G learns.
+pi_iy is a client's share among the holders of y in S. Uploads are read twice, one at a time: for the sums, and for the
+heads, which stay in memory while G is trained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ from protosphere.strategies.weights import (
 from protosphere.wire.arrays import check_tensors
 from protosphere.wire.checks import MessageError
 
-BATCH = 32  # of generated features, here and there
-DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms
-WEIGHT_DECAY = 0.01  # of the server's Adam
+BATCH = 32  # generated features per batch, on client and server
+DECAY = 0.98  # decay per round of the server's learning rate and of the weights of a client's terms
+WEIGHT_DECAY = 0.01  # weight decay of the server's Adam
 
 
 class GeneratedBatch(NamedTuple):
-    """A batch of the server's: noise (b, q), labels (b,), what G makes of them (b, d), and the teachers' loss."""
+    """A batch on the server: noise (b, q), labels (b,), the generated features (b, d), and the teachers' loss."""
 
     noise: Tensor
     labels: Tensor
@@ -50,7 +50,7 @@ class GeneratedBatch(NamedTuple):
 
 
 class Teachers(NamedTuple):
-    """The heads of a round, weights (s, K, d) and biases (s, K), and what each weighs in each class, (s, K)."""
+    """The heads of a round, weights (s, K, d) and biases (s, K), and the weight of each per class, (s, K)."""
 
     weights: Tensor
     biases: Tensor
@@ -58,37 +58,37 @@ class Teachers(NamedTuple):
 
 
 class GeneratorObjective(SharedObjective):
-    """Client half: G lies beside the model."""
+    """Client half: holds G next to the model."""
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """G before it learns; a method knows its other sizes."""
+        """G before training; a method overrides its sizes."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it gets")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """G as the server has it, too, before it has learnt."""
+        """Put the initial G, equal to the server's, next to the model."""
         module = super().build(model, seed)
         generator = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
         module.generator = generator.requires_grad_(False)
         return module
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """What travels both ways, and G, whose statistics always travel."""
+        """The parts that are exchanged, and G, whose statistics are always exchanged."""
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """What came replaces the client's own; without a G that has learnt there is nothing to learn of it."""
+        """Replace the client's weights by what was received; without a trained G, there is no term with G."""
         super().receive(state, received, round_number)
         state.received = received if received is not None and GENERATOR in received else None
 
     def generated(self, state: m.ClientState) -> Tensor:
-        """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
+        """(b_G / B) CE(g(G(y~)), y~) with y~ uniform over the classes that G was trained on; a scalar."""
         generator: Generator = state.module.generator.eval()
         labels = generator.labels(BATCH)
         loss = cross_entropy(state.module.classify(generator(generator.noise(BATCH), labels)), labels)
         return BATCH / self.settings.batch_size * loss
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The parts as training left them; G is the server's."""
+        """The parts after training; G stays with the server."""
         return super().shared(state.module)
 
 
@@ -99,16 +99,16 @@ class GeneratorServer(AveragedWeights):
     steps: int
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """G before it learns, as on the clients."""
+        """G before training, equal to the clients'."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
-        """What a batch of G's is worth, to be minimised."""
+        """The loss of a generated batch, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
-        """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1: n_iy
-        where it told its class counts, else 1."""
+        """The weight of a client in each class, (K,) float32, before a class's weights are normalised to sum to 1: n_iy
+        if the client sent its class counts, else 1."""
         class_weights = torch.zeros(self.num_classes)
         class_weights[list(identity.classes)] = torch.tensor(
             identity.class_counts or [1.0] * len(identity.classes)
@@ -116,14 +116,14 @@ class GeneratorServer(AveragedWeights):
         return class_weights
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every client has the server's G, and a head that the server can run."""
+        """Check that every client has the server's G, and a head that the server can run."""
         notices = super().check(num_classes, dim)
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
         return notices
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The mean, and a G that has learnt of this round's heads."""
+        """The mean weights, and G after training on this round's heads."""
         averaged = super().aggregate(uploads, state, server_round)
         teachers = self._collect_teachers(uploads)
         seed = shared_seed(self.settings.seed, GENERATOR)
@@ -167,8 +167,8 @@ class GeneratorServer(AveragedWeights):
         state: m.State,
         server_round: int,
     ) -> Tensor:
-        """Train G in place; the last step's loss."""
-        # with `client-weights` "equal" all samples of a class may count as less than one
+        """Train G in place; returns the last step's loss."""
+        # with `client-weights` "equal", all samples of a class may count as less than one
         shares = teachers.held / teachers.held.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
         reported = teachers.held.any(dim=0).nonzero().flatten()
         generator.held[reported] = 1
@@ -189,6 +189,6 @@ class GeneratorServer(AveragedWeights):
 
 
 def of_generator(module: nn.Module) -> m.Weights:
-    """A generator's floating tensors, by their names in a client's model."""
+    """A generator's floating-point tensors, by their names in a client's model."""
     tensors = {PREFIX[GENERATOR] + name: tensor for name, tensor in module.state_dict().items()}
     return taken(tensors, [name for name, tensor in tensors.items() if tensor.is_floating_point()])

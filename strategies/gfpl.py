@@ -1,29 +1,30 @@
-"""GFPL (Lu et al., 2026; arXiv 2602.21873): Gaussian mixtures of each class, fused on the server, become
-pseudo-features for the classifiers.
+"""GFPL (Lu et al., 2026; arXiv 2602.21873): Gaussian mixtures per class, fused on the server, give pseudo-features for
+the classifiers.
 
     client   z = f(x), h = Normalize(l(z)), Z = (z_1 .. z_K) a fixed simplex frame                      (Eq. 9-11)
              L = lambda 1/2 (h z_y - 1)^2 + w CE(g(z), y), w = 1                                        (Eq. 12, 13)
-             in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up (Eq. 4-6)
-    server   greedy complete linkage by Bhattacharyya distance, fused by moments                        (Eq. 8, Alg. 1)
-    client   in the round after: r pseudo-features a class retrain l and g, f frozen; then it trains    (Eq. 14)
+             in an exchange round: one mixture of at most n Gaussians per class, fitted to z by EM, is sent (Eq. 4-6)
+    server   greedy complete linkage by Bhattacharyya distance, fused by moments (Eq. 8, Alg. 1)
+    client   in the round after: r pseudo-features per class retrain l and g, f frozen; then it trains (Eq. 14)
     predict  the classifier g, or `etf`: argmax_k h z_k
 
-Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others no array crosses.
+Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others, no array is sent.
 
-Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and in the rounds that S_T divides retrains
-after every batch; its section 4.2 exchanges and retrains once every S_T rounds. Here a round's mixtures are exchanged
-as section 4.2 says, and each client retrains once, before its training in the round after. Algorithm 2 retrains the
-projection layer; as in section 4.2, here g learns as well. A component joins a cluster in Algorithm 1 only if it is
-near to each member, also to those that join with it (line 6 adds a whole set whose members may be far from each
-other). The paper does not say what the weights w_j are: here pi, or n_ij pi with `weighting` samples. On real features
-the Bhattacharyya distance, a sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it
-is divided by d, and S_C is 0.7. Covariances are diagonal, as the paper's sigma is. Unless counts go up with them,
-weights are rounded to whole shares of 1/(16 n): to the last digit they would tell n_ij. The communication that Table 1
-prints for CIFAR-10 follows from d = 512 and 4 classes per client alone, not from its d = 128.
+Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and retrains after every batch in rounds
+divisible by S_T; section 4.2 exchanges and retrains once every S_T rounds. Here mixtures are exchanged as in section
+4.2, and each client retrains once, before its training in the next round. Algorithm 2 retrains only the projection
+layer; here, as in section 4.2, g is retrained as well. A component joins a cluster in Algorithm 1 only if it is near
+every member, including those that join with it (line 6 adds a whole set whose members may be far from each other). The
+paper does not define the weights w_j: here they are pi, or n_ij pi with `weighting` samples. On real features, the
+Bhattacharyya distance, a sum over d, is 16 to 70 between neighbours, so S_C = 1 fuses nothing: by default, it is
+divided by d, and S_C is 0.7. Covariances are diagonal, like the paper's sigma. Unless counts are sent too, weights are
+rounded to multiples of 1/(16 n), because their exact values would reveal n_ij. The communication in Table 1 for
+CIFAR-10 follows only from d = 512 and 4 classes per client, not from the paper's d = 128.
 
-The exchange teaches nothing about classes that a client lacks. Extractors are private, so a fused mixture describes the
-feature spaces of others. The retrained classifier gets those pseudo-features right, and no real row of an unheld class;
-with mixtures fitted by the client's own extractor, which no federation can have, it gets four in five.
+The exchange teaches nothing about classes that a client lacks. Extractors are private, so a fused mixture describes
+other clients' feature spaces. The retrained classifier classifies those pseudo-features correctly, but no real sample
+of a class that the client lacks; with mixtures fitted by the client's own extractor, which no federation can have, it
+classifies four in five correctly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,8 @@ from protosphere.prototypes.losses import dot_regression
 from protosphere.prototypes.mixture import fit_class_mixtures, sample
 
 RETRAIN = "retrain"
-# Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.
+# Weights are shares of n_ij samples, and n_ij must not be revealed. With this rounding, the weights of n components are
+# wrong by at most 1/16 in total.
 STEPS_A_COMPONENT = 16
 
 
@@ -58,7 +60,7 @@ class GFPLSettings:
         cross_entropy_weight: weight of the classifier's own term. Paper: 1; Figure 2: 0.
         threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
         threshold_per_dimension: divide the Bhattacharyya distance by d. Ours; paper: false.
-        weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`).
+        weighting: weight of a component: pi (`uniform`) or n_ij pi (`samples`).
         first_exchange: t1, round of the first exchange. Paper: 10.
         exchange_every: S_T, rounds between exchanges. Paper: 10.
         pseudo_features: r, pseudo-features per class; 0: no exchange (Table 2). Paper: 16.
@@ -87,13 +89,13 @@ class GFPLSettings:
             )
 
     def exchanges(self, round_number: int, rounds: int) -> bool:
-        """Whether mixtures go up in this round; of the last one's nothing would come down."""
+        """Whether mixtures are sent in this round; not in the last one, after which there is no download."""
         due = round_number >= self.first_exchange and round_number % self.exchange_every == 0
         return due and round_number < rounds and self.pseudo_features > 0
 
     @property
     def first_due(self) -> int:
-        """The first round in which mixtures go up, if the run is longer."""
+        """The first round in which mixtures are sent, if the run is longer."""
         return -(-self.first_exchange // self.exchange_every) * self.exchange_every
 
 
@@ -101,7 +103,7 @@ class GFPLObjective(m.Objective):
     """Client half."""
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """The dual classifier; its frame is the same on every client and never sent."""
+        """Add the second classifier; its frame is equal on all clients and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
             return model
         _refuse_few_dimensions(self.num_classes, model.feature_dim)
@@ -109,11 +111,11 @@ class GFPLObjective(m.Objective):
         return DualClassifierModel(model, frame, seed)
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Keep the global mixtures for the retraining that comes first."""
+        """Keep the global mixtures for the retraining."""
         state.received = received
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """Retraining of l and g on balanced pseudo-features, where mixtures came; then training."""
+        """If mixtures were received, retraining of l and g on balanced pseudo-features; then training."""
         training = super().phases(state, round_number)
         if state.received is None:
             return training
@@ -132,7 +134,7 @@ class GFPLObjective(m.Objective):
         return [m.Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True, rate=rate), *training]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Eq. 13, and on pseudo-features Eq. 14."""
+        """Eq. 13; on pseudo-features, Eq. 14."""
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
         plain = cross_entropy(state.module.classify(z), batch.labels)
         options, prefix = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
@@ -144,7 +146,7 @@ class GFPLObjective(m.Objective):
         return m.Loss(weighted + options.dot_weight * dot, parts, z)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """In exchange rounds a mixture for each class, of a release a Gaussian for each; else nothing."""
+        """In exchange rounds, one mixture per class (of a release, one Gaussian per class); else nothing."""
         options = self.options[GFPLSettings]
         if not options.exchanges(round_number, self.settings.rounds):
             return None
@@ -156,12 +158,12 @@ class GFPLObjective(m.Objective):
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
         if sends_counts(self.options):
             return {m.MIXTURES.name: mixtures}
-        # the shares of a class tell how many samples it has, if few
+        # with few samples, a class's exact shares reveal their number
         steps = STEPS_A_COMPONENT * options.components
         return {m.MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
 
     def _build_gaussians(self, prototypes: m.PrototypeSet, variances: Tensor) -> m.MixtureSet:
-        """One component for each class of a release, in the prototypes' scale."""
+        """One component per class from a release, in the prototypes' scale."""
         squared = self.settings.privacy_scale**2
         weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
         counts = prototypes.counts if sends_counts(self.options) else None
@@ -178,8 +180,8 @@ class GFPL(m.ServerHalf):
     """Server half."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """The frame needs d >= K >= 2; mixtures have a wire form of their own. Say when the run is too short for any of
-        them to be used."""
+        """Check that d >= K >= 2, which the frame needs, and the wire format, which does not apply to mixtures. Warn if
+        the run is too short to use any mixture."""
         options, settings = self.options[GFPLSettings], self.settings
         if options.dual_classifier:
             _refuse_few_dimensions(num_classes, dim)
@@ -197,20 +199,20 @@ class GFPL(m.ServerHalf):
         )
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """In exchange rounds only."""
+        """Uploads in exchange rounds only."""
         return up if self._exchanges(server_round) else ()
 
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """For those who train in the round after an exchange."""
+        """A download for clients that train in the round after an exchange."""
         return m.EVERYONE if trains and self._exchanges(server_round - 1) else None
 
     def _exchanges(self, server_round: int) -> bool:
         return self.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Algorithm 1; a class that nobody uploaded keeps its mixture."""
+        """Algorithm 1; a class that no client uploaded keeps its mixture."""
         options = self.options[GFPLSettings]
         mixtures_by_client = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
         fused = fuse(mixtures_by_client, options.threshold, options.threshold_per_dimension, options.weighting)
@@ -233,12 +235,12 @@ def _refuse_few_dimensions(num_classes: int, dim: int) -> None:
 
 
 def exchanges(options: m.Options) -> bool:
-    """Mixtures are there for pseudo-features alone."""
+    """Whether mixtures are exchanged at all: they are needed for pseudo-features only."""
     return options[GFPLSettings].pseudo_features > 0
 
 
 def sends_counts(options: m.Options) -> bool:
-    """Only the weighting by samples needs n_ij."""
+    """Whether n_ij is sent: only for the weighting by samples."""
     return exchanges(options) and options[GFPLSettings].weighting == "samples"
 
 
@@ -253,7 +255,7 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
 
 
 def _refuse_components(options: m.Options) -> None:
-    """A release has two moments of a class, which make one Gaussian."""
+    """Refuse more components under `privacy`: a release has two moments per class, which give one Gaussian."""
     if options[GFPLSettings].components != 1:
         raise m.SettingError(
             f"setting `gfpl.components` is {options[GFPLSettings].components}; under `privacy` it must be 1."

@@ -1,11 +1,11 @@
-"""LG-FedAvg (Liang et al., 2020): representations stay at home, the classifier is everybody's.
+"""LG-FedAvg (Liang et al., 2020): representations stay local, the classifier is shared.
 
-    client   f_i and g by CE; sends g alone, so that extractors may be of any architecture
+    client   trains f_i and g by CE; sends g alone, so extractors may have any architecture
     server   g = sum_{i in S} n_i g_i / sum_{i in S} n_i
-    predict  the received g on the own features: `received`
+    predict  the received g on the client's own features: `received`
 
-Departures. Weighted by n_i as in the paper (the authors' code takes the plain mean, and starts from a model that FedAvg
-trained: not built). The head is drawn alike for all architectures.
+Departures. The mean is weighted by n_i as in the paper (the authors' code takes the unweighted mean, and starts from a
+model trained by FedAvg, which is not implemented). The initial head is equal for all architectures.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from protosphere.strategies.weights import AVERAGING, HEAD, SharedObjective, bot
 
 
 class LGFedAvgObjective(SharedObjective):
-    """Client half: the head travels."""
+    """Client half: the head is exchanged."""
 
     parts = (HEAD,)
 

@@ -1,7 +1,7 @@
-"""`local`: no exchange at all. The floor that every method must beat.
+"""`local`: no exchange at all, the baseline that every method must beat.
 
-Each client trains its private model on its own rows with cross-entropy; its prototypes serve its own evaluation.
-Nothing goes up or down but the figures that every method reports.
+Each client trains its private model on its own samples with cross-entropy; its prototypes serve its own evaluation.
+Only the metrics that every method reports are sent.
 """
 
 from protosphere import method as m

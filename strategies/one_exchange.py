@@ -1,17 +1,17 @@
-"""The family of methods whose clients send once what they know of their samples in the space of a public encoder, and
-get a linear classifier of it (FedNCM, Fed3R, FedCOF, FedPFT).
+"""Base of methods whose clients send statistics of their samples in a public encoder's space once, and receive a linear
+classifier (FedNCM, Fed3R, FedCOF, FedPFT).
 
     client   z = u / ||u||, u the encoder's features of its training samples (or u / max(R, ||u||), R being
              `encoder-radius`); once, of the classes of which it has at
              least `fewest` samples, what the method makes of z and y
-    server   adds each client to those that it has heard, once, and makes the classifier of all of them
-    predict  `encoder`: argmax_j z w_j + b_j, over the classes that somebody has sent
+    server   counts each client once, and computes the classifier from all that have sent
+    predict  `encoder`: argmax_j z w_j + b_j, over the classes that some client has sent
 
-Where clients are sampled they send in several rounds, so that nearly all are heard, and of each the first upload that
-comes counts. Beside it every client trains a private model of any architecture, alone, as `local` does.
+If clients are sampled, they send in several rounds, so that nearly all take part, and the first upload of each counts.
+Each client also trains a private model of any architecture, alone, as `local` does.
 
-A client weighs as many samples as it is believed to have (`max-weight-ratio`). By default nothing else is taken from
-it, since these methods promise the classifier of all samples together; `<method>.aggregation` offers robust centres.
+A client's weight is its sample count, capped by `max-weight-ratio`. By default, no other protection applies, because
+these methods promise the classifier of all samples; `<method>.aggregation` offers robust centres.
 """
 
 import math
@@ -36,53 +36,53 @@ from protosphere.strategies.release import RULE
 
 RULES = ("local-prototypes", "classifier", "discriminant", RULE)
 DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
-SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
-MOST_NAMES = 10  # in a sentence
+SEEN = 3  # after so many times 1 / fraction rounds, one client in twenty has never been sampled
+MOST_NAMES = 10  # names listed in a sentence
 P = TypeVar("P", bound=m.ClassVectors)
 
 
 def rounds_of_exchange(settings: m.Settings) -> int:
-    """In how many rounds, from the first, clients send: one where all train in each."""
+    """The number of rounds, from the first, in which clients send: one if all clients train in each round."""
     return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
 
 
 def some_of(names: Sequence[object]) -> str:
-    """The first names of a sentence, and how many more there are."""
+    """The first few names for a sentence, and how many more there are."""
     more = len(names) - MOST_NAMES
     return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
 class OneExchangeObjective(m.SpaceObjective):
-    """Client half: trains as `local` does."""
+    """Client half: trains like `local`."""
 
     @property
     def fewest(self) -> int:
-        """Of how many samples of a class anything is sent."""
+        """Classes with fewer samples are not sent."""
         raise NotImplementedError
 
     def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
-        """What goes up, of z (n, d) float64 and labels (n,), which may be none.
+        """The upload, from z (n, d) float64 and labels (n,); n may be 0.
 
         Args:
-            samples: how many the client has, those of classes that are left out among them.
+            samples: the client's number of samples, including those of classes that are not sent.
         """
         raise NotImplementedError
 
     @staticmethod
     def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
-        """Of the parts of weights, by name."""
+        """Layouts of the parts of weights, by name."""
         return {CLASSIFIER: discriminant_layout(num_classes, dim)}
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """Nothing of the model: the parts of weights as they are before anything is known."""
+        """No weights of the model: the parts of weights before anything is known."""
         return unknown(self.layouts(self.options, self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """None: what comes lies in the encoder's space."""
+        """None: what is received lies in the encoder's space."""
         return None
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """In the first rounds what the method makes of the samples."""
+        """The method's statistics of the samples, in the first rounds."""
         if round_number > rounds_of_exchange(self.settings) or state.encoded is None:
             return None
         features, labels = state.encoded()
@@ -96,7 +96,7 @@ class OneExchangeObjective(m.SpaceObjective):
 
 
 class OneExchange(m.CheckedServer):
-    """Server half: whom it has heard, and what it says of the others.
+    """Server half: tracks which clients have sent, and warns of the others.
 
     Attributes:
         objective: the client half, which knows the layouts.
@@ -105,20 +105,20 @@ class OneExchange(m.CheckedServer):
     objective: type[OneExchangeObjective] = OneExchangeObjective
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every value of a vector counts, and all clients have the same dimensions."""
+        """Check that no value of a vector is masked and that all clients have the same dimension."""
         check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))
         return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """In the first rounds alone."""
+        """Uploads in the first rounds only."""
         return up if server_round <= rounds_of_exchange(self.settings) else ()
 
     def ends(self, server_round: int) -> bool:
-        """Whether nobody is to send any more after this round, or the run is over."""
+        """Whether no client will send after this round, or the run ends with it."""
         return server_round >= min(self.settings.rounds, rounds_of_exchange(self.settings))
 
     def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
-        """Who is in no classifier, where nobody is to send any more."""
+        """Warn, once no client will send any more, of clients that are in no classifier."""
         missing = sorted(set(self.identities) - set(heard))
         if not missing or not self.ends(server_round):
             return ()
@@ -129,10 +129,10 @@ class OneExchange(m.CheckedServer):
         )
 
     def unknown(self, present: Tensor) -> tuple[str, ...]:
-        """That there is no classifier, where nobody sent a class.
+        """Warn that there is no classifier, if no client sent a class.
 
         Args:
-            present: the classes that somebody sent, (K,) bool.
+            present: the classes that some client sent, (K,) bool.
         """
         if present.any():
             return ()
@@ -144,10 +144,11 @@ class OneExchange(m.CheckedServer):
 
 @dataclass
 class FirstUploads(Generic[P]):
-    """The first upload of each client, as a method's state keeps it.
+    """The first upload of each client, as stored in the method's state.
 
     Attributes:
-        kind: of the parts. by_client: partition -> its part with class counts, in the order in which they came.
+        kind: the type of the parts.
+        by_client: partition -> its part with class counts, in order of arrival.
     """
 
     kind: type[P]
@@ -155,7 +156,7 @@ class FirstUploads(Generic[P]):
 
     @classmethod
     def of(cls, kind: type[P], state: m.State) -> "FirstUploads[P]":
-        """As a state keeps it; nobody where it is empty."""
+        """From a state; empty if the state has no uploads."""
         by_client, start = {}, 0
         sizes = state["sizes"].tolist() if state else []
         for partition, size in zip(state["heard"].tolist() if state else [], sizes, strict=True):
@@ -165,7 +166,7 @@ class FirstUploads(Generic[P]):
         return cls(kind, by_client)
 
     def add(self, uploads: Mapping[int, P]) -> bool:
-        """Add the uploads of clients that had none; whether there was one."""
+        """Add uploads of clients that had none; returns whether there was one."""
         fresh = {partition: part for partition, part in uploads.items() if partition not in self.by_client}
         self.by_client |= fresh
         return bool(fresh)
@@ -179,5 +180,5 @@ class FirstUploads(Generic[P]):
 
     @property
     def parts(self) -> dict[int, P]:
-        """By ascending partition, so that nothing depends on who came first."""
+        """In ascending order of partitions, so that the order of arrival has no effect."""
         return dict(sorted(self.by_client.items()))

@@ -1,5 +1,5 @@
-"""PFPL (Zeng et al., 2025; arXiv 2510.03726): each client gets personal prototypes, nearer to its domain than one mean
-for all could be.
+"""PFPL (Zeng et al., 2025; arXiv 2510.03726): each client gets personal prototypes, closer to its domain than a mean
+over all clients.
 
     server   P_i^(k) = alpha p_i^(k) + (1 - alpha) sum_{m != i} w_im p_m^(k),  sum_m w_im = 1        (Eq. 4)
     client   L = CE(g(z), y) + lambda R(z, P_i^(y)),  lambda = `prototype-weight`, R by `prototype-loss`   (Eq. 5)
@@ -7,17 +7,18 @@ for all could be.
 
 Departures. As printed, the weight k_im grows with the distance, while the text says that "prototypes from the same
 domain will assign more weight": `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follows the text and is the default;
-`distance`, w_im ~ ||p_i - p_m||^2, is the formula. The sum leaves m = i out: alpha is the client's own share. The
-server mixes the latest prototypes of every client, those not sampled this round included; a client that has not
-uploaded yet gets the plain mean of every class reported so far (the paper's "unbiased prototypes"). alpha = 1 gives
-each client its own prototypes back, and one that has not uploaded yet nothing: the control in which clients learn
-nothing from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the text ("local instance
+`distance`, w_im ~ ||p_i - p_m||^2, is the formula. The sum excludes m = i: alpha is the client's own share. The server
+mixes the latest prototypes of all clients, including those not sampled this round; a client that has not uploaded yet
+gets the unweighted mean of every class reported so far (the paper's "unbiased prototypes"). With alpha = 1, each client
+gets its own prototypes back, and one that has not uploaded yet gets none: the control in which clients learn nothing
+from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the text ("local instance
 embeddings") and this file pull each sample. Algorithm 1, lines 21 and 22, replaces a client's own set by its
-personalised one: not built, since the next round measures its own again. The paper's lambda is 1. It prints R as the L2
-distance (Eq. 7), but explains that sign as a sum of squares where it defines k_im. The presets take the distance
-(`l2`), since with the squares clients diverge within three rounds at the paper's learning rate and momentum; our
-default is the mean squared error. The paper names three values of alpha, and a weight decay printed e^-5: which data
-set has which alpha, and 1e-5 for all methods, are our readings. Its text has 100 rounds, its Table 1 200.
+personalised one; this is not implemented, because the next round measures the client's own set again. The paper's
+lambda is 1. It prints R as the L2 distance (Eq. 7), but defines that symbol as a sum of squares for k_im. The presets
+use the distance (`l2`), because with the squares clients diverge within three rounds at the paper's learning rate and
+momentum; our default is the mean squared error. The paper names three values of alpha and a weight decay printed as
+e^-5; which data set has which alpha, and 1e-5 for all methods, are our interpretations. The paper's text has 100
+rounds, its Table 1 has 200.
 """
 
 from collections.abc import Mapping
@@ -44,10 +45,10 @@ class PFPLSettings:
 
 
 class PFPL(m.ServerHalf):
-    """Server half: the latest prototypes of every client, and for each its own mixture of them."""
+    """Server half: the latest prototypes of every client, and a personal mixture of them for each client."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Eq. 4 for every client that ever uploaded; the plain mean for the others."""
+        """Eq. 4 for every client that has ever uploaded; the unweighted mean for the others."""
         options = self.options[PFPLSettings]
         fresh = {partition: upload for partition, upload in m.prototype_sets(uploads).items() if len(upload)}
         latest = dict(sorted((_unpack_state(state) | fresh).items()))
@@ -64,7 +65,7 @@ class PFPL(m.ServerHalf):
         )
 
     def _compute_figures(self, latest: Mapping[int, m.PrototypeSet], weighting: str) -> dict[str, m.Figure]:
-        """How far the weights keep to a client's own domain, where clients have one."""
+        """How much of the weights stays within a client's own domain, if clients have domains."""
         domains = {p: identity.domain for p, identity in self.identities.items() if identity.domain}
         within = weight_within(latest, domains, weighting) if domains else None
         return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
@@ -75,7 +76,7 @@ def _as_downloads(prototypes: Mapping[int, m.PrototypeSet]) -> dict[int, m.Paylo
 
 
 def _pack_state(latest: Mapping[int, m.PrototypeSet]) -> m.State:
-    """The latest sets in three tensors, in checkpoints much smaller than three for each client."""
+    """The latest sets in three tensors; three per client would make checkpoints much larger."""
     sizes = torch.tensor([len(prototypes) for prototypes in latest.values()])
     return {
         "clients": torch.tensor(list(latest)).repeat_interleave(sizes),

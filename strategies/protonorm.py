@@ -1,24 +1,25 @@
-"""ProtoNorm (Lee, Shin, Choi, 2025; arXiv 2507.04310): prototypes as far apart on the sphere as they can be, scaled up.
+"""ProtoNorm (Lee, Shin, Choi, 2025; arXiv 2507.04310): prototypes spread as far apart as possible on the sphere, and
+scaled up.
 
     server   P_j = mean over N_j of p_ij                                       (Eq. 7)
              c_j = P_j / ||P_j||, then alignment of all c_j: least logarithmic energy of K points on the unit sphere
-             (Eq. 10, in place of the Thomson problem's Eq. 8; Algorithm 1, Eq. 11-14); the unit vectors go down
+             (Eq. 10, in place of the Thomson problem's Eq. 8; Algorithm 1, Eq. 11-14); the unit vectors are sent
     client   L = CE(g(z), y) + lambda R(z, gamma c_y)                          (Eq. 4, 15)
     predict  argmin_j ||z - p_ij||                                             (Eq. 6)
 
-Departures. By default (`alignment = "auto"`) the alignment is the regular simplex where it fits (K <= d + 1), which is
-the exact optimum, and L-BFGS to convergence elsewhere. `thomson` is Algorithm 1, which stops short of the optimum:
-after `iterations`, or by the paper's rule, when "10 consecutive changes of F_j fall below the threshold". `stop` force
-reads that rule as the release does: the mean norm of the forces, rounded to multiples of `epsilon`, stays the same ten
-times. (The release lowers its step after the first iteration already, ours after the tenth: runs end within some ten
-iterations of its.) A class that was not reported this round enters with its last aligned direction.
+Departures. By default (`alignment = "auto"`) the alignment is the regular simplex if it fits (K <= d + 1), which is the
+exact optimum, and L-BFGS to convergence otherwise. `thomson` is Algorithm 1, which stops short of the optimum: after
+`iterations`, or by the paper's rule, when "10 consecutive changes of F_j fall below the threshold". `stop` force reads
+that rule as the release does: the mean norm of the forces, rounded to multiples of `epsilon`, stays the same ten times.
+(The release lowers its step after the first iteration, we after the tenth: runs end within about ten iterations of each
+other.) A class that was not reported this round enters with its last aligned direction.
 
-R pulls each sample, where Eq. 5 and 15 sum over class means. The paper has lambda 1 and a Euclidean distance, its
+R pulls each sample, while Eq. 5 and 15 sum over class means. The paper has lambda 1 and the Euclidean distance, its
 release lambda 10 and the mean squared error; our defaults are lambda 1 and the mean squared error (`prototype-weight`,
-`prototype-loss`). Algorithm 2 begins with a direction for each class, so that round 1 has targets: `initial-directions`
-random, which the presets of the paper have; by default round 1 has none. In the release clients of one architecture
-start from different weights (`shared-init` false). gamma is 10 by default, since the paper's 100 to 400 swing in short
-runs; the presets that reproduce tables set theirs.
+`prototype-loss`). Algorithm 2 starts with one direction per class, so that round 1 has targets: `initial-directions`
+random, as in the paper's presets; by default, round 1 has none. In the release, clients of one architecture start from
+different weights (`shared-init` false). gamma is 10 by default, because the paper's 100 to 400 oscillate in short runs;
+the presets that reproduce tables set the paper's values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ from protosphere.prototypes.alignment import Alignment, align
 from protosphere.prototypes.sphere import directions as unit_directions
 from protosphere.strategies.consensus import random_directions
 
-TRACE_LIMIT = 1000  # iterations of which the distances are recorded
+TRACE_LIMIT = 1000  # iterations whose distances are recorded
 
 
 @m.method_settings
@@ -77,7 +78,7 @@ class ProtoNorm(m.ServerHalf):
     """Server half: mean, direction, alignment."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """A simplex of K points needs K <= d + 1."""
+        """Check that the simplex fits: K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
             raise m.SettingError(
                 f"`protonorm.alignment` is simplex, which needs `feature-dim` of {num_classes - 1} at least for "
@@ -93,7 +94,7 @@ class ProtoNorm(m.ServerHalf):
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Algorithm 1 on the directions of all classes ever reported."""
+        """Algorithm 1 on the directions of all classes that were ever reported."""
         fresh = m.aggregate(list(m.prototype_sets(uploads).values()), "mean")
         directions = m.fill_missing_classes(state, fresh)
         options = self.options[ProtoNormSettings]
@@ -119,13 +120,13 @@ class ProtoNorm(m.ServerHalf):
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
-        # clients multiply the unit vectors that go down by gamma
+        # clients multiply the unit vectors by gamma
         scales = options.gamma, 1.0
         return m.Outcome(m.as_state(aligned), m.to_everyone(aligned), figures, warnings, scales=scales)
 
 
 def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
-    """Unit rows, and which of them had no direction; as `align` would start."""
+    """Unit vectors, and which of them had no direction, as `align` starts."""
     points, directionless = unit_directions(vectors.double().numpy(), np.random.default_rng(seed))
     return torch.from_numpy(points).to(vectors.dtype), directionless
 
@@ -133,7 +134,7 @@ def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
 def _list_figures(alignment: Alignment) -> dict[str, m.Figure]:
     trace: dict[str, m.Figure] = {}
     if alignment.trace:
-        # the paper's Figure 4, of the first alignment alone
+        # the paper's Figure 4, for the first alignment only
         columns = zip(*alignment.trace, strict=True)
         trace = {"alignment_trace": dict(zip(("min", "mean", "max"), map(list, columns), strict=True))}
     return {

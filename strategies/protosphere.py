@@ -1,27 +1,27 @@
-"""Protosphere: what one exchange of class means in a public space gives, beside private models of any architecture.
+"""Protosphere: one exchange of class means in a public encoder's space, combined with private models of any
+architecture.
 
     space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `encoder` names another
-    client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target crosses
+    client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target is sent
              once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, share n_i / k_i); and
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
-    server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
+    server   w_ij = n_i / |C_i|, since class counts stay local; mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere as
              far as so many samples of so many dimensions need it (OAS: Chen et al., 2010)
              once, in 16 bits: A = L^-1 with Sigma = L L^T, and A mu_j
-             In place of mu_j a mean of clipped m_ij, so that a few liars move it little (strategies/statistics.py)
-    client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; of a class that nobody sent but the client has, mu_j is m_ij, the
-             mean that stays at home
+             mu_j is a mean of clipped m_ij, so that a few false uploads move it little (strategies/statistics.py)
+    client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; mu_j is the local m_ij for a class of this client alone
     predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(t_i q + log pi_i)_j,
              pi_ij = (n_ij + 1/K) / (n_i + 1);  t_i <= 1 by which the client's training samples are most likely, w_i by
              which its validation samples are, near 1/2 where these are few (strategies/encoder_space.py)
-             `encoder`: argmax_j q_j, which knows classes that a client lacks
+             `encoder`: argmax_j q_j, which includes classes that a client lacks
 
-In the pool a class that nobody knows has the lowest q that is known. Where clients are sampled they send in several
-rounds, and each is heard once.
+In the pool, an unknown class gets the lowest known q. If clients are sampled, they send in several rounds, and each
+counts once.
 
-The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
-the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/results.md has what they are
-worth.
+The components are known: a linear discriminant from sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's
+control), the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/results.md shows what
+each contributes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -73,9 +73,9 @@ from protosphere.strategies.statistics import (
 SCATTER = "scatter"
 MU, WHITENING = "means", "whitening"  # A mu_j (K, d), and the upper half of A^T as one row
 MEANS = m.Part("prototypes")
-# of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
+# factor of the scatter's values, which are at most 1, so that 16 bits hold small ones; a power of two is exact
 SCALE = 2.0**12
-MOST = 6e4  # a norm whose values 16 bits hold
+MOST = 6e4  # a norm bound whose values 16 bits can hold
 
 
 @m.method_settings
@@ -103,14 +103,14 @@ class ProtosphereSettings:
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
-    """Of the parts of weights: half of S, as one row; and A and the class means, with which classes are known."""
+    """Layouts of the parts of weights: half of S as one row; A, the class means, and which classes are known."""
     half = dim * (dim + 1) // 2
     down = ((KNOWN, (num_classes,)), (MU, (num_classes, dim)), (WHITENING, (1, half)))
     return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: down}
 
 
 def rounds_of_exchange(settings: m.Settings, options: m.Options) -> int:
-    """In how many rounds clients send."""
+    """The number of rounds in which clients send."""
     return options[ProtosphereSettings].exchanges or usual_rounds(settings)
 
 
@@ -120,7 +120,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
     encoder = "handcrafted"
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """Nothing of the model: the parts of weights as they are before anything is known."""
+        """No weights of the model: the parts of weights before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
@@ -129,7 +129,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """In the first rounds m_ij and S_i."""
+        """m_ij and S_i, in the first rounds."""
         if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
             return None
         features, labels = state.encoded()
@@ -143,7 +143,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         half = to_half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
         options = self.options[ProtosphereSettings]
         classes = spoken_for(counts, options.fewest, options.share).nonzero().flatten()
-        # as it crosses
+        # as it is sent
         scatter = m.Weights({SCATTER: half.half().float()})
         return {MEANS.name: m.PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
 
@@ -154,7 +154,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         tensors = m.weights_of(received, DISCRIMINANT).tensors
         is_known = tensors[KNOWN] > 0
         if not bool(is_known.any()):
-            # without a covariance the client's own means are no classifier
+            # without a covariance, the client's own means are no classifier
             return None
         factor = inverse_factor(tensors[KNOWN].double())
         whitening = triangle(tensors[WHITENING][0].double(), directions.shape[1]).T * factor
@@ -164,7 +164,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
                 means[label] = whitening @ directions[labels == label].mean(dim=0)
                 is_known[label] = True
         weight, bias = means @ whitening, -means.square().sum(dim=1) / 2
-        # what is the same for all classes decides nothing
+        # a term that is equal for all classes does not change the decision
         weight, bias = weight - weight[is_known].mean(dim=0), bias - bias[is_known].mean()
         class_scores = (directions @ weight.T + bias).masked_fill(~is_known, -torch.inf)
         temperature = choose_temperature(class_scores, labels, self.num_classes)
@@ -177,7 +177,7 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         return discriminant_scores(space, directions)
 
     def pooled(self, state: m.ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
-        """The logarithmic opinion pool of both posteriors, (n, K); before anything came the model's."""
+        """The logarithmic opinion pool of both posteriors, (n, K); before the first message, the model's."""
         logits = exact(state.module.classify(z))
         if encoded is None:
             return log_softmax(logits.double(), dim=1)
@@ -188,41 +188,40 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
 
 
 def spoken_for(counts: Tensor, fewest: int, share: float) -> Tensor:
-    """The classes whose means a client sends, (K,) bool: one of few rows is nearly those rows, and weighs too much. Who
-    has no other sends the largest.
-    """
+    """The classes whose means a client sends, (K,) bool. The mean of a few samples nearly reveals them and would weigh
+    too much; a client without larger classes sends its largest."""
     average = counts.sum() / (counts > 0).sum().clamp_min(1)
     enough = (counts >= fewest) & (counts >= share * average)
     return enough if bool(enough.any()) else (counts == counts.max()) & (counts > 0)
 
 
 def scale_of(settings: m.Settings) -> float:
-    """What a scatter is multiplied by on its way, so that its norm stays within a message's bound."""
+    """The factor of a scatter on the wire, so that its norm stays within a message's bound."""
     return min(SCALE, settings.max_prototype_norm / 2)
 
 
 class Protosphere(m.CheckedServer):
-    """Server half: sums over clients, and the discriminant that they make."""
+    """Server half: sums over clients, and their discriminant."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Every value of a mean counts, and all clients have the same dimensions."""
+        """Check that no value of a mean is masked and that all clients have the same dimension."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
         return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """In the first rounds alone."""
+        """Uploads in the first rounds only."""
         return up if server_round <= rounds_of_exchange(self.settings, self.options) else ()
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Means outside the unit ball, or a scatter that no rows have."""
+        """Refuse means outside the unit ball, and a scatter that no samples have."""
         means, half_scatter = m.prototypes_of(upload), m.weights_of(upload, SCATTER)
         scatter = self._restore_scatter(half_scatter)
-        # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
+        # each value is rounded to 11 bits, and the smallest to what 16 bits can distinguish from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
         return refute_means(means) or refute_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
+        """Compute mu_j and Sigma from all clients that have sent so far, each once, in ascending order of partitions."""
         heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
         if not fresh:
@@ -244,24 +243,24 @@ class Protosphere(m.CheckedServer):
         return Statistics(means, weights, samples * self._restore_scatter(m.weights_of(upload, SCATTER)))
 
     def _restore_scatter(self, half_scatter: m.Weights) -> Tensor:
-        """S_i of the half that crossed, (d, d) float64."""
+        """S_i from the half that was sent, (d, d) float64."""
         return from_half(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings))
 
     def _build_discriminant(self, pooled: Pooled) -> m.Payload:
         sums, weights = pooled.sums, pooled.weights
         bound = min(self.settings.max_prototype_norm, MOST)
-        # one setting for both: without any Sigma may have no inverse
+        # one setting for both ends: without shrinkage, Sigma may have no inverse
         shrinkage = self.options[ProtosphereSettings].shrinkage or None
         covariance = covariance_of_sums(sums, weights, pooled.moment, shrinkage)
         lower = torch.linalg.cholesky(covariance)
         whitening = torch.linalg.solve_triangular(lower, torch.eye(self.dim, dtype=lower.dtype), upper=False)
         means = sums / weights.clamp_min(1e-300).unsqueeze(1) @ whitening.T
         tensors = within_bound({MU: means, WHITENING: to_half(whitening.T)}, weights > 0, bound)
-        # as it crosses
+        # as it is sent
         return {DISCRIMINANT: m.Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
-        """Who is in no discriminant, where nobody is to send any more."""
+        """Warn, once no client will send any more, of clients that are in no discriminant."""
         missing = sorted(set(self.identities) - set(heard))
         cut_short = server_round < rounds_of_exchange(self.settings, self.options)
         if not missing or (cut_short and server_round < self.settings.rounds):
@@ -287,6 +286,6 @@ METHOD = m.Method(
     inference=POOL,
     rules=(*m.RULES, RULE, POOL),
     counts_own_rounds=True,
-    # the server weighs clients by their samples
+    # the server weights clients by their sample counts
     ignored_settings=lambda options: frozenset(),
 )

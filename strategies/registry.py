@@ -1,4 +1,4 @@
-"""The methods by name, with what a reader wants to know before choosing: the tables of README and docs/methods.md."""
+"""The methods by name, with what helps a reader to choose: the source of the tables in README and docs/methods.md."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ class Entry:
     """One method.
 
     Attributes:
-        module: where it is, `module` or `module:NAME`; METHOD unless a name follows.
+        module: its location, `module` or `module:NAME`; METHOD if no name is given.
         family: one of FAMILIES.
         source: the paper.
-        up, down: what clients upload, and what they get.
-        cost: what it takes beyond a client's training of its own model; "" for nothing to speak of.
+        up, down: what clients upload, and what they receive.
+        cost: the cost beyond training the client's own model; "" if negligible.
     """
 
     module: str

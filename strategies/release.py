@@ -1,11 +1,12 @@
-"""What `privacy = "release"` makes of a method's messages: uploads of a noisy release, and a part more that comes down.
+"""How `privacy = "release"` changes a method's messages: uploads come from a noisy release, and one more part is sent
+down.
 
-A client's upload is made of a state that holds its release alone, the same in every round. Beside the method's own
-download goes `encoder-means`: m_j, the mean of the decoded, unscaled uploads of class j, for the rule `encoder`:
+A client's upload is computed from a state that holds only its release, the same in every round. Each download also has
+the part `encoder-means`: m_j, the mean of the decoded, unscaled uploads of class j, for the rule `encoder`:
 
-    argmax_j  z^ . m_j / ||m_j||,   z^ the public encoder's direction of a row
+    argmax_j z^ . m_j / ||m_j||,   z^ the public encoder's direction of a sample
 
-which knows the classes that a client lacks, too.
+This rule includes classes that a client lacks.
 """
 
 from collections.abc import Mapping
@@ -23,28 +24,28 @@ from protosphere.strategies.contract import Exchange, Method, Options, Part
 from protosphere.wire.payloads import Payload, class_vectors, prototypes_of
 
 RULE, POOL = "encoder", "pool"
-# the same without any exchange: a client's own discriminant, and it with the private model
+# controls without any exchange: a client's own discriminant, alone and pooled with the private model
 OWN_RULE, OWN_POOL = "encoder-local", "pool-local"
 CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 MEANS = Part("prototypes", "encoder-means")
 
 
 def any_options(options: Options) -> None:
-    """`Method.releases` of a method whose options all go with a release."""
+    """`Method.releases` of a method that works with a release under any options."""
 
 
 def upload_scale(settings: Settings) -> float:
-    """By what means of unit vectors are multiplied in an upload: a release is on the scale of prototypes."""
+    """The factor of means of unit vectors in an upload: a release has the scale of prototypes."""
     return settings.privacy_scale if settings.privacy == "release" else 1.0
 
 
 def under_release(exchange: Exchange) -> Exchange:
-    """The parts of a method's messages, with the means beside what comes down; nothing but a release is told."""
+    """The parts of a method's messages, plus the means in the download; only a release is uploaded."""
     return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=(), once=False)
 
 
 def refuse_unreleasable(settings: Settings, method: Method, options: Options) -> None:
-    """Refuse, before anything starts, a run under `privacy` that could not keep its word.
+    """Refuse, before anything starts, a run under `privacy` that could not keep its guarantee.
 
     Raises:
         SettingError: names the setting.
@@ -66,13 +67,13 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
 
 
 def check_public_encoder(settings: Settings, why: str) -> None:
-    """Refuse a run whose clients read rows through a public encoder, where no setting names one.
+    """Refuse a run whose clients need a public encoder if no setting names one.
 
     Args:
-        why: the sentence for it.
+        why: the sentence for that case.
 
     Raises:
-        SettingError: that, or what is named is no encoder.
+        SettingError: `why`, or the name is no encoder.
     """
     if not settings.encoder:
         raise SettingError(f"{why}.")
@@ -83,14 +84,14 @@ def check_public_encoder(settings: Settings, why: str) -> None:
 
 
 def join_means(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:
-    """A download, if there is one, with the means beside it; before there are any, with none."""
+    """A download, if there is one, with the means added; before there are any, with empty means."""
     if payload is None:
         return None
     return {**payload, MEANS.name: PrototypeSet.empty(dim) if means is None else means}
 
 
 def split_means(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None]:
-    """Inverse of `join_means`: the method's own download, and the means."""
+    """Inverse of `join_means`: the method's download, and the means."""
     if payload is None or MEANS.name not in payload:
         return payload, None
     other_parts = {name: part for name, part in payload.items() if name != MEANS.name}
@@ -98,13 +99,13 @@ def split_means(payload: Payload | None) -> tuple[Payload | None, PrototypeSet |
 
 
 def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
-    """Without those that hold no class: a release in which no class stands out of the noise is a valid one."""
+    """Drop uploads without a class: a release in which no class exceeds the noise is valid."""
     vectors_by_client = {partition: class_vectors(upload) for partition, upload in uploads.items()}
     return {p: upload for p, upload in uploads.items() if (part := vectors_by_client[p]) is None or len(part)}
 
 
 def encoder_means(uploads: Mapping[int, Payload], scale: float, last_means: PrototypeSet | None) -> PrototypeSet | None:
-    """m_j; a class that nobody reported keeps its own."""
+    """m_j; a class that no client reported keeps its mean."""
     parts = [class_vectors(upload) for upload in uploads.values()]
     sets = [part.class_means().without_counts() for part in parts if part is not None]
     if not sets:

@@ -1,12 +1,12 @@
-"""Class statistics of clients as one: what `protosphere`, `fedcgs` and `fed3r` share.
+"""Aggregation of class statistics, shared by `protosphere`, `fedcgs` and `fed3r`.
 
-    client   m_ij of its classes, w_ij that each weighs, S_i: how its n_i = sum_j w_ij samples scatter around them
+    client   m_ij of its classes, their weights w_ij, and S_i, the scatter of its n_i = sum_j w_ij samples around them
     server   mu_j: the mean of m_ij weighted by w_ij, or a robust centre (protosphere/prototypes/aggregation.py)
              T_i = S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T / n_i
              Sigma = sum_i n_i t_i T_i / sum_i n_i
 
-t_i is 1 with "mean". With a robust centre it is min(1, median trace of all T / trace of T_i) where three clients or
-more have answered, so that the samples of no client vary more than is usual.
+t_i is 1 with "mean". With a robust centre and at least three clients, t_i is min(1, median trace of all T / trace of
+T_i), so that no client's scatter exceeds the median.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +18,17 @@ from torch import Tensor
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW, class_centres
 
-ROUNDING = 1e-3  # how much the norm of a unit vector may change on the wire
+ROUNDING = 1e-3  # tolerance for the norm of a unit vector after rounding on the wire
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of one client.
+    """Statistics of one client.
 
     Attributes:
-        means: m_ij, (k_i, d). weights: w_ij, (k_i,) float64. scatter: n_i S_i, (d, d) float64.
+        means: m_ij, (k_i, d).
+        weights: w_ij, (k_i,) float64.
+        scatter: n_i S_i, (d, d) float64.
     """
 
     means: m.PrototypeSet
@@ -36,11 +38,12 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Of all clients.
+    """Statistics of all clients.
 
     Attributes:
-        sums: w_j mu_j, (K, d) float64. weights: w_j = sum_i w_ij, (K,) float64; 0 for a class without samples.
-        moment: M, (d, d) float64, of which (M - sum_j w_j mu_j mu_j^T) / sum_j w_j is Sigma.
+        sums: w_j mu_j, (K, d) float64.
+        weights: w_j = sum_i w_ij, (K,) float64; 0 for a class without samples.
+        moment: M, (d, d) float64, with Sigma = (M - sum_j w_j mu_j mu_j^T) / sum_j w_j.
     """
 
     sums: Tensor
@@ -49,7 +52,7 @@ class Pooled:
 
 
 def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], list[int]]:
-    """Who has been heard so far, in the order in which they came, and who of them just now: each counts once."""
+    """The clients that have sent so far, in order of arrival, and the new ones; each counts once."""
     heard = state["heard"].tolist() if state else []
     fresh = [partition for partition in uploads if partition not in heard]
     return [*heard, *fresh], fresh
@@ -58,10 +61,10 @@ def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], l
 def add_clients(
     state: m.State, uploads: Mapping[int, m.Payload], fresh: Sequence[int], read: Callable[[int, m.Payload], Statistics]
 ) -> dict[int, Statistics]:
-    """The statistics of everybody who was heard so far, without those who sent no class.
+    """The statistics of all clients that have sent so far, except those without a class.
 
     Args:
-        read: what a client's upload says of it.
+        read: reads a client's statistics from its upload.
     """
     clients = statistics_of(state)
     for partition in fresh:
@@ -71,7 +74,7 @@ def add_clients(
 
 
 def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.ClassAggregation) -> Pooled:
-    """The statistics of clients as one, in ascending order of partitions, so that nothing depends on who came first."""
+    """Aggregate the clients' statistics, in ascending order of partitions, so that the order of arrival has no effect."""
     ordered = [clients[partition] for partition in sorted(clients)]
     labels = torch.cat([torch.zeros(0, dtype=torch.int64), *(client.means.labels for client in ordered)])
     vectors = torch.cat([torch.zeros(0, dim).double(), *(client.means.vectors.double() for client in ordered)])
@@ -89,7 +92,7 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.C
     if how != "mean" and len(ordered) >= FEW:
         sizes = torch.stack([client.weights.sum() for client in ordered])
         traces = torch.stack([scatter.trace() for scatter in scatters]) / sizes
-        # single samples of a class do not vary, and are no measure for others
+        # single samples of a class have no variance and are no measure for others
         if bool((traces > 0).any()):
             shares = (traces[traces > 0].median() / traces.clamp(min=1e-300)).clamp(max=1)
     within = torch.zeros(dim, dim, dtype=torch.float64)
@@ -100,10 +103,10 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.C
 
 
 def statistics_of(state: m.State) -> dict[int, Statistics]:
-    """Partition -> its statistics, as `state_of` kept them; partitions without samples are missing.
+    """Partition -> its statistics, as stored by `state_of`; partitions without samples are missing.
 
     Raises:
-        RunError: an earlier version wrote the state.
+        RunError: the state was written by an earlier version.
     """
     if not state:
         return {}
@@ -120,10 +123,10 @@ def statistics_of(state: m.State) -> dict[int, Statistics]:
 
 
 def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled) -> m.State:
-    """What a method keeps of them.
+    """The statistics as a method's state.
 
     Args:
-        heard: the partitions that have answered, those without samples among them.
+        heard: the partitions that have answered, including those without samples.
     """
     state = {"heard": torch.tensor(heard, dtype=torch.int64)}
     dim = len(pooled.moment)
@@ -143,7 +146,7 @@ def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled
 
 
 def class_means_of(state: m.State) -> m.PrototypeSet:
-    """mu_j of a state that `state_of` made, of the classes that somebody has."""
+    """mu_j from a state that `state_of` made, for the classes that some client has."""
     present = state["weights"] > 0
     means = state["sums"][present] / state["weights"][present].unsqueeze(1)
     return m.PrototypeSet(present.nonzero().flatten(), means.float())
@@ -156,13 +159,13 @@ def to_half(matrix: Tensor) -> Tensor:
 
 
 def from_half(half: Tensor) -> Tensor:
-    """Inverse of `to_half`, of (d (d + 1) / 2,)."""
+    """Inverse of `to_half`, from (d (d + 1) / 2,)."""
     upper = triangle(half, int((2 * half.numel()) ** 0.5))
     return upper + upper.triu(1).T
 
 
 def triangle(half: Tensor, dim: int) -> Tensor:
-    """The upper triangular matrix (d, d) whose values are these, row by row."""
+    """The upper triangular matrix (d, d) with these values, row by row."""
     matrix = torch.zeros(dim, dim, dtype=half.dtype)
     rows, columns = torch.triu_indices(dim, dim)
     matrix[rows, columns] = half
@@ -170,7 +173,7 @@ def triangle(half: Tensor, dim: int) -> Tensor:
 
 
 def refute_means(means: m.PrototypeSet) -> str:
-    """Why no unit vectors have these means; "" where some may."""
+    """Why no unit vectors have these means; "" if some can."""
     longest = float(means.vectors.double().norm(dim=1).max()) if len(means) else 0.0
     if longest <= 1 + ROUNDING:
         return ""
@@ -178,10 +181,10 @@ def refute_means(means: m.PrototypeSet) -> str:
 
 
 def refute_scatter(scatter: Tensor, tolerance: float) -> str:
-    """Why no unit vectors have this scatter (d, d) around their class means; "" where some may.
+    """Why no unit vectors have this scatter (d, d) around their class means; "" if some can.
 
     Args:
-        tolerance: what rounding on the way may add to a sum, or take from an eigenvalue.
+        tolerance: rounding error that may be added to a sum or taken from an eigenvalue.
     """
     trace, least = float(scatter.trace()), float(torch.linalg.eigvalsh(scatter.double())[0])
     if trace > 1 + tolerance:

@@ -1,6 +1,6 @@
 """TinyProto (Lee, Choi, 2025; arXiv 2507.04327): sparse prototypes, scaled by class counts; on FedProto and FedTGP.
 
-    masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s crosses    (Eq. 7-8)
+    masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s is sent (Eq. 7-8)
     client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions     (Eq. 5, 11)
     FP       (on FedProto, Algorithm 1)
              server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
@@ -10,18 +10,18 @@
              client: target as received, times `fedtgp.gamma`
     predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
-Departures. R pulls each sample, where the paper's Eq. 6 and 11 sum over class means; the paper has lambda 1 and a
+Departures. R pulls each sample, while the paper's Eq. 6 and 11 sum over class means; the paper has lambda 1 and the
 Euclidean distance, its release lambda 10 or 20 and the mean squared error, and our defaults are lambda 1 and the mean
-squared error (`prototype-weight`, `prototype-loss`). Algorithm 1 sends each client its masks; here both ends draw them
-from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false`
-the one without scaling; FP without scaling is FedProto with masks.
+squared error (`prototype-weight`, `prototype-loss`). Algorithm 1 sends the masks to the clients; here both ends draw
+them from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's variant without sparsification, `tinyproto.scaling
+= false` the one without scaling; FP without scaling is FedProto with masks.
 
-Eq. 10 prints the mean over N_j; the authors' code forms mu |N_j| times that mean, which is mu times the sum of all
+Eq. 10 has the mean over N_j; the authors' code computes mu |N_j| times that mean, which is mu times the sum of all
 uploads. With the sum, their mu (1.5e-4 on CIFAR-10) gives targets 0.9 times as long as the count-weighted mean
-prototype; with the printed mean, a tenth of that, which pulls features to zero. So mu, in 1/images, is by default 0.9
-(FP) and 0.6 (FT) over the mean number of images of a held class, with the printed mean; `tinyproto.sum` is the factor
-|N_j|, and mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are rounded to 16 significant bits,
-since a product n p in full precision tells n.
+prototype; with the mean, a tenth of that, which pulls features to zero. So mu, in 1/images, is by default 0.9 (FP) and
+0.6 (FT) over the mean number of images of a held class, with the printed mean; `tinyproto.sum` is the factor |N_j|, and
+mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are rounded to 16 significant bits, because a
+product n p in full precision reveals n.
 """
 
 import json
@@ -39,7 +39,7 @@ from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.rounding import to_significant_bits
 from protosphere.strategies.fedtgp import FedTGP, FedTGPObjective, FedTGPSettings
 
-UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
+UPLOADED_BITS = 16  # significant bits, of float32's 24: in full precision, the products n p reveal n
 
 
 @m.method_settings
@@ -69,15 +69,15 @@ class TinyProtoSettings:
 
 
 class TinyProtoObjective(m.PullObjective):
-    """Client half of both."""
+    """Client half of both variants."""
 
     @property
     def masks(self) -> Tensor | None:
-        """(K, d) bool; None where prototypes cross whole."""
+        """(K, d) bool; None if whole prototypes are sent."""
         return masks_of(self.settings, self.options, self.num_classes, self.settings.feature_dim)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The values under the masks of n_ij p_ij, and n_ij itself never."""
+        """The values of n_ij p_ij under the masks; n_ij itself is never sent."""
         if state.prototypes is None:
             return None
         prototypes = state.prototypes.to(device="cpu")
@@ -85,7 +85,7 @@ class TinyProtoObjective(m.PullObjective):
         return {m.PROTOTYPES.name: compressed(scaled, self.masks)}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """What came, with zeros outside the masks (Definition 1)."""
+        """The received values, with zeros outside the masks (Definition 1)."""
         if received is not None:
             received = {m.PROTOTYPES.name: expanded(m.prototypes_of(received), self.masks)}
         return super().targets(state, received)
@@ -98,7 +98,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
         """Eq. 11: the client multiplies by mu.
 
         Raises:
-            SettingError: the server sent none, or one that no server works out.
+            SettingError: the server sent no mu, or an invalid one.
         """
         prototypes = super().targets(state, received)
         if prototypes is None:
@@ -119,13 +119,13 @@ class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
 
 
 class TinyProto(m.SparseServer):
-    """What both servers share: the masks, mu, worked out once, and the factor |N_j|."""
+    """What both servers share: the masks, mu (computed once), and the factor |N_j|."""
 
-    target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
+    target: float  # mean ratio of a target's norm to that of the count-weighted mean prototype, if mu is not set
 
     @property
     def masks(self) -> Tensor | None:
-        """(K, d) bool; None where prototypes cross whole."""
+        """(K, d) bool; None if whole prototypes are sent."""
         return masks_of(self.settings, self.options, self.num_classes, self.dim)
 
     def expand(self, payloads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
@@ -140,7 +140,7 @@ class TinyProto(m.SparseServer):
         return m.to_everyone(compressed(prototypes, self.masks))
 
     def begin(self) -> m.Outcome:
-        """mu, with the mean number of images from the roster."""
+        """mu, from the mean number of images in the roster."""
         options = self.options[TinyProtoSettings]
         if not options.scaling:
             return super().begin()
@@ -148,8 +148,7 @@ class TinyProto(m.SparseServer):
         return m.Outcome({}, {}, constants={"mu": mu})
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Clients multiply by their counts themselves, so that the server cannot weigh them alike. Say when nothing is
-        sparse."""
+        """Refuse equal client weights: clients multiply by their counts themselves. Warn if nothing is sparse."""
         notices = super().check(num_classes, dim)
         ones = self.options[TinyProtoSettings].sparsity_dim
         if ones > dim:
@@ -171,7 +170,7 @@ class TinyProto(m.SparseServer):
         )
 
     def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:
-        """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
+        """Vectors of a class times |N_j|, the number of this round's uploads that hold it, if `sum` is set."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
         holder_counts = holders(sets.values(), self.num_classes)[vectors.labels]
@@ -180,11 +179,11 @@ class TinyProto(m.SparseServer):
     def figures(
         self, sets: Mapping[int, m.PrototypeSet], prototypes: m.PrototypeSet, scale: float
     ) -> dict[str, m.Figure]:
-        """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
-        prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know.
+        """mu, and the mean norm of the targets of the reported classes relative to their count-weighted mean prototypes
+        sum_i n_ij p_ij / sum_i n_ij. Classes are weighted by their images, as far as the server knows them.
 
         Args:
-            scale: what clients multiply the prototypes that go down by.
+            scale: the factor that clients apply to the received prototypes.
         """
         if "mu" not in self.constants or self._has_withheld(sets):
             return {}
@@ -196,11 +195,11 @@ class TinyProto(m.SparseServer):
         return {"mu": self.constants["mu"], "target_to_weighted_mean": norm / usual if usual > 0 else None}
 
     def _has_withheld(self, uploads: Iterable[int]) -> bool:
-        """Whether clients do not tell their rows, so that no figure can be had of them."""
+        """Whether clients withhold their sample counts, so that these metrics are not available."""
         return any(self.identities[partition].withheld for partition in uploads)
 
     def _count_images(self, uploads: Iterable[int]) -> int:
-        """Training images of the clients that uploaded."""
+        """Number of training images of the clients that uploaded."""
         return sum(self.identities[partition].rows[0] for partition in uploads)
 
 
@@ -210,8 +209,8 @@ class TinyProtoFP(TinyProto):
     target = 0.9
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype. Clients multiply by
-        mu (Eq. 11)."""
+        """Eq. 10: the unweighted mean of the uploads; a class that no client reported keeps its prototype. Clients
+        multiply by mu (Eq. 11)."""
         mu = self.constants.get("mu", 1.0)
         sets = m.prototype_sets(self.expand(uploads))
         fresh = self.summed(sets, m.aggregate(list(sets.values()), "mean"))
@@ -220,8 +219,8 @@ class TinyProtoFP(TinyProto):
         return m.Outcome(m.as_state(prototypes), self.compress(prototypes), figures, scales=(mu, mu))
 
     def _shorten(self, prototypes: m.PrototypeSet) -> m.PrototypeSet:
-        """Down to what the clients take: an upload may be as long as all images of its client allow, and each client
-        would refuse a mean with it that is, times mu, longer than `max-prototype-norm`."""
+        """Shorten vectors to what clients accept. An upload may be as long as all images of its client allow, and
+        clients refuse a mean that, times mu, is longer than `max-prototype-norm`."""
         if not _is_scaled(self.options):
             return prototypes
         longest = (1 - 1e-6) * self.settings.max_prototype_norm / self.constants.get("mu", 1.0)
@@ -237,7 +236,8 @@ class TinyProtoFT(TinyProto, FedTGP):
     target = 0.6
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
+        """Appendix C: multiply by mu before the contrastive step, so that differences in n_ij do not distort its
+        distances."""
         mu = self.constants.get("mu", 1.0)
         sets = m.prototype_sets(self.expand(uploads))
         scaled: dict[int, m.Payload] = {}
@@ -252,8 +252,8 @@ class TinyProtoFT(TinyProto, FedTGP):
 
 
 def mean_class_count(identities: Mapping[int, m.Identity], of_all: bool) -> float:
-    """n-bar: training images of all clients, as far as they are believed, over the classes that they hold,
-    sum n_i / sum K_i; `of_all`: over the classes that anybody holds."""
+    """n-bar: the clients' training images, capped, over the number of classes that they hold, sum n_i / sum K_i; with
+    `of_all`, over the number of classes that any client holds."""
     images = sum(identity.rows[0] for identity in identities.values())
     labels = [label for identity in identities.values() for label in identity.classes]
     if of_all:
@@ -262,17 +262,17 @@ def mean_class_count(identities: Mapping[int, m.Identity], of_all: bool) -> floa
 
 
 def holders(uploads: Iterable[m.PrototypeSet], num_classes: int) -> Tensor:
-    """|N_j|: how many of the uploads hold each class, (K,) int64."""
+    """|N_j|: the number of uploads that hold each class, (K,) int64."""
     return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
 
 
 def masks_of(settings: m.Settings, options: m.Options, num_classes: int, dim: int) -> Tensor | None:
-    """The masks of a run, (K, d) bool; None where prototypes cross whole."""
+    """The masks of a run, (K, d) bool; None if whole prototypes are sent."""
     ones = options[TinyProtoSettings].sparsity_dim
     return _derive_masks(num_classes, dim, ones, settings.seed) if 0 < ones < dim else None
 
 
-# a process meets one run, or the few of a test
+# a process has one run, or the few of a test
 @lru_cache(maxsize=8)
 def _derive_masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
     return class_masks(num_classes, dim, ones, seed)
@@ -283,7 +283,7 @@ def compressed(prototypes: m.PrototypeSet, masks: Tensor | None) -> m.PrototypeS
     if masks is None:
         return prototypes
     values = compress(prototypes.vectors, masks[prototypes.labels])
-    # masks of no row do not say how wide they are
+    # empty masks do not show their width
     return prototypes.with_vectors(values.reshape(len(prototypes), int(masks[0].sum())))
 
 
@@ -299,14 +299,14 @@ def _is_scaled(options: m.Options) -> bool:
 
 
 def _sum_up(local: m.PrototypeSet) -> m.PrototypeSet:
-    """n_ij p_ij without the counts, and without the last digits, which would tell them."""
+    """n_ij p_ij without the counts, and without the last bits, which would reveal them."""
     assert local.counts is not None
     sums = local.counts.unsqueeze(1) * local.vectors
     return local.with_vectors(to_significant_bits(sums, UPLOADED_BITS)).without_counts()
 
 
 def _refuse_mu_of_rows(options: m.Options) -> None:
-    """mu = 0 is worked out of the clients' numbers of samples, which none tells under `privacy`."""
+    """Refuse mu = 0 under `privacy`: it is computed from the clients' sample counts, which are then withheld."""
     if _is_scaled(options) and not options[TinyProtoSettings].mu:
         raise m.SettingError(
             "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of samples; under "
@@ -315,7 +315,7 @@ def _refuse_mu_of_rows(options: m.Options) -> None:
 
 
 def _ignore_settings(options: m.Options) -> frozenset[str]:
-    """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
+    """Scaled prototypes contain their counts, which the server cannot make equal."""
     return frozenset({"client-weights"}) if _is_scaled(options) else m.OF_CLAIMS
 
 
@@ -323,7 +323,7 @@ def _choose_exchange(options: m.Options, factor: str = "") -> m.Exchange:
     part = m.Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features")
     if not _is_scaled(options):
         return m.Exchange((part,), (part,))
-    # no n_ij p_ij is longer than n_i of its p_ij
+    # no n_ij p_ij is longer than n_i times its p_ij
     up, down = replace(part, sums=True), replace(part, factor=factor)
     disclosure = "by the norms of its uploads about how many samples each class has"
     return m.Exchange((up,), (down,), discloses=(disclosure,), hides_counts=True)

@@ -1,9 +1,9 @@
-"""Prototypes that the server trains on what clients upload: what FedTGP and FedORGP share.
+"""Prototypes that the server trains on the uploads, shared by FedTGP and FedORGP.
 
-    P = F(E): an embedding a class, through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
+    P = F(E): one embedding per class through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
 
-Each round the module learns from all (p_ij, j) that were uploaded, by SGD on the method's loss, over the classes that
-were ever reported; one that is missing this round is sent as the module now has it.
+In each round, SGD trains the module on all uploaded (p_ij, j) with the method's loss, over the classes that were ever
+reported; a class that is missing this round is sent as the module now computes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ PREFIX = "module/"
 
 @dataclass(frozen=True)
 class Training:
-    """How the server trains: passes over a round's uploads, uploads a batch, and its SGD."""
+    """The server's training: passes over a round's uploads, batch size in uploads, and its SGD."""
 
     epochs: int
     batch_size: int
@@ -34,26 +34,28 @@ class TrainedPrototypes(m.ServerHalf):
     """Server half of such a method.
 
     Attributes:
-        prefix: of its settings, and of the seeds of its training. loss_name: what the figure of its loss is called.
+        prefix: of its settings, and of the seeds of its training.
+        loss_name: the name of its loss among the round's metrics.
     """
 
     prefix: ClassVar[str]
     loss_name: ClassVar[str]
 
     def training(self) -> Training:
-        """As the method's settings have it."""
+        """The training parameters, from the method's settings."""
         raise NotImplementedError
 
     def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
-        """The loss of a round, and figures of it.
+        """The loss of a round, and metrics for its line.
 
         Args:
-            sets: what was uploaded. present: (K,) bool, the classes that were ever reported.
+            sets: the uploads.
+            present: (K,) bool, the classes that were ever reported.
         """
         raise NotImplementedError
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """One round of training on everything that was uploaded."""
+        """Train for one round on all uploads."""
         training = self.training()
         module, optimiser = self._restore_trainee(state)
         sets = list(m.prototype_sets(uploads).values())
@@ -87,7 +89,7 @@ class TrainedPrototypes(m.ServerHalf):
         return m.Outcome(tensors, m.to_everyone(prototypes), figures)
 
     def _restore_trainee(self, state: m.State) -> tuple[TrainablePrototypes, EagerSGD]:
-        """Module and optimiser as the last round left them, or as they start."""
+        """Module and optimiser as the last round left them, or in their initial state."""
         training = self.training()
         module = TrainablePrototypes(self.num_classes, self.dim, m.derive(self.settings.seed, self.prefix))
         optimiser = EagerSGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)

@@ -1,7 +1,6 @@
-"""Code that a received folder brings along: who gives a run's or a client's folder away could put any into it, and
-reading the folder would run that. It runs with its reader's word alone (`--trust`). Code that lies elsewhere on this
-machine is its reader's own.
-"""
+"""Code in a received folder: whoever passes on a run's or a client's folder could put any code into it, and reading the
+folder would run that code. It runs only with the reader's consent (`--trust`). Code elsewhere on this machine is the
+reader's own."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,20 +13,20 @@ from protosphere.models.text import reads_text
 from protosphere.strategies import unpacked
 
 NAMED = ("strategy", "dataset", "encoder")
-COMPANION = "companion"  # a method's setting, after the method's name and a dot: the second model that clients share
-ENCODES = ("model", "models", "encoder", COMPANION)  # where a hub's name is no module's
+COMPANION = "companion"  # the suffix of a method's setting for the second model that clients share
+ENCODES = ("model", "models", "encoder", COMPANION)  # prefixes of hub names, which are no modules
 
-Named = tuple[str, str]  # a setting, and what stands there
+Named = tuple[str, str]  # a setting, and its value
 
 
 def named(settings: Mapping[str, Any]) -> list[Named]:
-    """Where settings may name code.
+    """The settings that may name code.
 
     Raises:
-        SettingError: `own-settings` holds what it may not.
+        SettingError: `own-settings` is invalid.
     """
     names: list[Named] = []
-    # as they are kept and as they are read: code is loaded from either
+    # as stored and as read: code is loaded from either
     for config in (settings, unpacked(settings)):
         names += [(name, str(config.get(name, ""))) for name in NAMED]
         names += [("models", name.strip()) for name in str(config.get("models", "")).split(",")]
@@ -36,7 +35,7 @@ def named(settings: Mapping[str, Any]) -> list[Named]:
 
 
 def code_among(names: Iterable[Named]) -> list[Named]:
-    """Those that are somebody's own code."""
+    """Those values that name a user's code."""
     code_names = []
     for name, code in names:
         is_text_model = name.rpartition(".")[2] in ENCODES and reads_text(code)
@@ -46,7 +45,7 @@ def code_among(names: Iterable[Named]) -> list[Named]:
 
 
 def untrusted(folder: Path, names: Iterable[Named]) -> list[Named]:
-    """Those that are code which lies in the folder. Nothing is run to tell."""
+    """Those that name code inside the folder. Nothing is run to find out."""
     inside = folder.resolve()
     code_names = []
     for name, code in code_among(names):
@@ -57,13 +56,14 @@ def untrusted(folder: Path, names: Iterable[Named]) -> list[Named]:
 
 
 def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
-    """Go no further with a folder that brings code along.
+    """Refuse a folder that contains code, unless it is trusted.
 
     Args:
-        names: what the folder has that would be loaded. trust: whether the folder's reader said that it may run.
+        names: the settings and values that would be loaded.
+        trust: whether the reader has said that the code may run.
 
     Raises:
-        SettingError: names the code, and how to let it run.
+        SettingError: names the code, and how to allow it.
     """
     if trust:
         return

@@ -1,4 +1,4 @@
-"""Errors in somebody's own method, told by its file and line: whoever wrote it is the one who can mend it."""
+"""Errors in a user's method, reported by file and line, because its author can mend them."""
 
 import inspect
 import math
@@ -28,13 +28,13 @@ from protosphere.strategies.contract import (
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import KINDS
 
-FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
-# of the machine and the moment, and no fault of the method's
+FAILED = 101  # beyond Flower's own error codes: a client's answer if its method fails
+# errors of the machine, not of the method
 TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
 CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
 
 
-# members of the contract as it was, and what takes their place
+# former members of the contract -> their replacement
 FORMER_MEMBERS = {
     "released": "under `privacy` `upload` gets a state that holds the release",
     "norm_scale": "`sums` and `factor` of a Part say how long vectors may be",
@@ -48,15 +48,15 @@ FORMER_OF_CLIENTS = {
     "probabilities": "the ensemble takes those of the rule `classifier`",
 }
 FORMER_OF_SERVERS = {"notices": "`check` returns these sentences"}
-# a member -> the base class that its half derives from
+# member -> the base class that a half must derive from to have it
 BASE_OF_SERVERS = {"contradiction": CheckedServer, "expand": SparseServer}
 
 
 def refuse_former_members(method: Method) -> None:
-    """Refuse a method whose halves have members that nobody would ask any more.
+    """Refuse a method whose halves define members that are no longer called.
 
     Raises:
-        MethodError: names the member and what takes its place.
+        MethodError: names the member and its replacement.
     """
     former_of_servers = dict(FORMER_OF_SERVERS)
     for name, base in BASE_OF_SERVERS.items():
@@ -69,11 +69,11 @@ def refuse_former_members(method: Method) -> None:
 
 
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:
-    """What a person is to be told of an error that was raised, or passed, in the file of somebody's own method; None of
-    any other.
+    """The report for an error that was raised in, or passed through, the file of a user's method; None for any other
+    error.
 
     Args:
-        strategy: the setting, by which it was loaded.
+        strategy: the setting that named the method.
     """
     if isinstance(error, MethodError):
         return error
@@ -94,7 +94,7 @@ def in_method(error: Exception, strategy: str, method: Method) -> MethodError | 
 def failing_as(
     kind: Callable[[str], Exception], strategy: str, method: Method, known_errors: tuple[type, ...]
 ) -> Iterator[None]:
-    """Inside, what goes wrong in somebody's own method is raised as an error of `kind`; `known_errors` stay."""
+    """Inside, an error in a user's method is raised as an error of type `kind`; `known_errors` pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -112,7 +112,7 @@ def _list_files(strategy: str, method: Method) -> set[str]:
     files = {str(getattr(module, "__file__", "")) for module in loaded if module is not None}
     for half in (method.objective, method.server):
         if not half.__module__.startswith(ours):
-            # of a notebook's cell the module has no file, and the code has
+            # code in a notebook cell has a file name, its module has none
             files |= {member.__code__.co_filename for member in vars(half).values() if isinstance(member, FunctionType)}
     return files | ({str(Path(place).expanduser())} if plugins.is_file(strategy) else set())
 
@@ -121,13 +121,13 @@ def _list_files(strategy: str, method: Method) -> set[str]:
 
 
 def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int, graph: bool = True) -> Loss:
-    """What `Objective.loss` has returned, if it is a loss of so many rows.
+    """Check the result of `Objective.loss` for the given number of samples.
 
     Args:
-        graph: whether its tensors say that they have gradients, which those inside a `vmap` do not.
+        graph: whether the tensors show that they have gradients, which tensors inside a `vmap` do not.
 
     Raises:
-        MethodError: it is none.
+        MethodError: it is no valid loss.
     """
     if not isinstance(loss, Loss):
         _refuse(objective.loss, f"returns {_describe(loss)}, where a Loss(total, parts, features) is due")
@@ -140,14 +140,14 @@ def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int, gr
             _refuse(objective.loss, f"has {_describe(part)} as part {name!r}, where a name has one number as a tensor")
         if name == TOTAL:
             _refuse(objective.loss, f"has a part {name!r}, which is what the total is called: name it otherwise")
-    # of rows that a method makes itself it may have a loss of another kind
+    # for generated samples, the loss may be of another kind
     if phase.rows is None:
         _check_features(loss, objective, rows, graph)
     return loss
 
 
 def _check_features(loss: Loss, objective: Objective, rows: int, graph: bool) -> None:
-    # a single part is compared with nothing
+    # a single part is not compared with the total
     if len(loss.parts) != 1 and CROSS_ENTROPY not in loss.parts:
         _refuse(
             objective.loss, f"has the parts {', '.join(loss.parts) or 'none'}, among which {CROSS_ENTROPY!r} is due"
@@ -163,10 +163,10 @@ def _check_features(loss: Loss, objective: Objective, rows: int, graph: bool) ->
 
 
 def checked_phases(phases: object, objective: Objective) -> list[Phase]:
-    """What `Objective.phases` has returned.
+    """Check the result of `Objective.phases`.
 
     Raises:
-        MethodError: it is no list of phases.
+        MethodError: it is not a list of phases.
     """
     if not isinstance(phases, list | tuple) or not all(isinstance(phase, Phase) for phase in phases):
         _refuse(objective.phases, f"returns {_describe(phases)}, where a list of Phase is due")
@@ -174,13 +174,13 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
 
 
 def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Part]) -> Any:
-    """What a half gives to be sent.
+    """Check a payload that a half returns.
 
     Args:
-        parts: that the method's exchange names for that way.
+        parts: those that the method's exchange declares for this direction.
 
     Raises:
-        MethodError: it is neither None nor a dict from names to parts, or one of them is not of `parts`.
+        MethodError: it is neither None nor a dict from names to parts, or has a part that is not in `parts`.
     """
     if payload is None:
         return None
@@ -204,13 +204,13 @@ def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Par
 
 
 def checked_outcome(outcome: object, of: Callable[..., object], parts: Sequence[Part]) -> Outcome:
-    """What `ServerHalf.aggregate` or `begin` has returned.
+    """Check the result of `ServerHalf.aggregate` or `begin`.
 
     Args:
-        parts: that go down.
+        parts: those of the downloads.
 
     Raises:
-        MethodError: it is no outcome, or its state or downloads are none.
+        MethodError: it is no Outcome, or its state or downloads are invalid.
     """
     if not isinstance(outcome, Outcome):
         _refuse(of, f"returns {_describe(outcome)}, where an Outcome(state, downloads) is due")

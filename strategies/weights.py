@@ -1,12 +1,12 @@
-"""The family of methods that share weights: FedAvg, and those that leave a part of the model at home.
+"""Base of methods that share weights: FedAvg, and methods that keep a part of the model local.
 
-    client   trains, uploads parts of its model; what comes down replaces them before the next training
-    server   per group of clients whose parts have one layout:  sum_i omega_i w_i / sum_i omega_i
+    client   trains, uploads parts of its model; the received parts replace them before the next training
+    server   per group of clients whose parts have the same layout: sum_i omega_i w_i / sum_i omega_i
 
-omega_i is n_i from the roster, never from a reply, or 1. Uploads are added up in partition order in float64, one read
-at a time. `weights.aggregation` names means that few bad clients cannot move, for groups of three or more. Round 1
-sends nothing: clients of one architecture start alike (`shared-init`), and a head that is shared alone is drawn from
-the run's seed, whatever the architecture.
+omega_i is 1, or n_i from the roster, never from a reply. Uploads are added up in partition order in float64, one at a
+time. `weights.aggregation` offers robust means for groups of three or more. Round 1 sends nothing: clients of one
+architecture have equal initial weights (`shared-init`), and a head that is shared alone is initialised from the run's
+seed, whatever the architecture.
 """
 
 import hashlib
@@ -31,9 +31,10 @@ from protosphere.wire.layouts import layout_lines, read_layouts
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
-SHARED_RULES = (*(rule for rule in m.RULES if rule != "global-prototypes"), m.RECEIVED)  # that such methods report
+# the rules that such methods report
+SHARED_RULES = (*(rule for rule in m.RULES if rule != "global-prototypes"), m.RECEIVED)
 Sums = Mapping[str, Tensor]
-WEIGHT = "weight"  # of a total: the sum of omega_i
+WEIGHT = "weight"  # entry of a total: the sum of omega_i
 PREFIX = {
     EXTRACTOR: "extractor.",
     BACKBONE: "extractor.backbone.",
@@ -43,17 +44,17 @@ PREFIX = {
     GENERATOR: "generator.",
 }
 T = TypeVar("T")
-LONGEST_LAYOUT = 200  # characters of what a client tells of it
-MOST_NAMED = 20  # clients of one sentence
-ANCHOR = "anchor"  # what training is held to, beside what it moves
+LONGEST_LAYOUT = 200  # characters of a client's text in a message
+MOST_NAMED = 20  # clients named in one sentence
+ANCHOR = "anchor"  # in a state's `received`: the weights that training is kept close to
 
 
 @m.method_settings
 class WeightsSettings:
-    """`weights.*`, of every method whose server averages weights.
+    """`weights.*`, for every method whose server averages weights.
 
     Attributes:
-        aggregation: aggregation of weights in groups of three or more clients; all but `mean` weigh clients equally.
+        aggregation: aggregation of weights in groups of three or more clients; all but `mean` weight clients equally.
             Ours.
         trim: as `fedproto.trim`, for the weights of a group.
     """
@@ -63,46 +64,47 @@ class WeightsSettings:
 
 
 def base_of(personal_layers: int) -> str:
-    """The part that travels where the last 1 or 2 layers stay: all but the classifier, or but the projection too."""
+    """The part that is exchanged if the last 1 or 2 layers stay local: all but the classifier, or all but the
+    classifier and the projection."""
     return EXTRACTOR if personal_layers == 1 else BACKBONE
 
 
 def shared_seed(seed: int, part: str) -> int:
-    """Of what is drawn alike on the server and all clients of a run of that seed."""
+    """Seed of what the server and all clients of a run initialise equally."""
     return m.derive(seed, "shared", part)
 
 
 class SharedObjective(m.WeightsObjective):
-    """Client half: some parts of the model are everybody's."""
+    """Client half: some parts of the model are shared."""
 
     @property
     def parts(self) -> Sequence[str]:
-        """Which parts travel."""
+        """The parts that are exchanged."""
         raise NotImplementedError(f"{type(self).__name__} does not say which parts of its model travel")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """A head that travels alone starts alike on all architectures."""
+        """Initialise a head that is exchanged alone equally for all architectures."""
         if list(self.parts) == [HEAD]:
             drawn(self.shared_seed(HEAD), model.classifier.reset_parameters)
         return model
 
     def shared_seed(self, part: str) -> int:
-        """Of what is drawn alike by all clients."""
+        """Seed of what all clients initialise equally."""
         return shared_seed(self.settings.seed, part)
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """The floating tensors of each part; buffers only where `share-buffers` averages them."""
+        """The floating-point tensors of each part; buffers only if `share-buffers` averages them."""
         tensors = module.state_dict()
         candidates = tensors if self.settings.share_buffers == "average" else dict(module.named_parameters())
         names = [name for name in candidates if tensors[name].is_floating_point()]
         return {part: taken(tensors, [n for n in names if n.startswith(PREFIX[part])]) for part in self.parts}
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """What came replaces the client's own."""
+        """Replace the client's parts by the received ones."""
         self.load(state.module, received)
 
     def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
-        """A copy with what has just come; the client itself before anything has."""
+        """A copy with the received parts; before the first message, the client itself."""
         if received is None:
             return state
         module = deepcopy(state.module)
@@ -110,30 +112,30 @@ class SharedObjective(m.WeightsObjective):
         return replace(state, module=module)
 
     def load(self, module: nn.Module, received: m.Payload | None) -> None:
-        """Overwrite what came, in place."""
+        """Overwrite the received parts in place."""
         load(module, received)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The parts as training left them."""
+        """The parts after training."""
         return self.shared(state.module)
 
 
 class WholeObjective(SharedObjective):
-    """Client half of FedAvg and its nearest kin: the whole model travels."""
+    """Client half of FedAvg and similar methods: the whole model is exchanged."""
 
     parts = (EXTRACTOR, HEAD)
 
 
 def head_layout(dim: int, num_classes: int) -> m.Layout:
-    """Of the classifier of every model of ours, Linear(d, K)."""
+    """Layout of the classifier of every built-in model, Linear(d, K)."""
     return (PREFIX[HEAD] + "bias", (num_classes,)), (PREFIX[HEAD] + "weight", (num_classes, dim))
 
 
 class OtherWeightsError(m.SettingError):
-    """Clients share weights of another layout than the run's; it can go on without them.
+    """Some clients share weights with another layout than the run's; the run can continue without them.
 
     Attributes:
-        clients: partition -> what is wrong with it, and the remedy.
+        clients: partition -> what is wrong with the client, and the remedy.
     """
 
     def __init__(self, clients: Mapping[int, str]):
@@ -142,10 +144,10 @@ class OtherWeightsError(m.SettingError):
 
 
 def refuse_other_layouts(half: m.ServerHalf, part: str, layout: m.Layout) -> None:
-    """Stop before round 1 where clients' part of weights is not the server's own.
+    """Stop before round 1 if clients' weights do not have the server's layout.
 
     Raises:
-        OtherWeightsError: names them and what both have.
+        OtherWeightsError: names the clients and both layouts.
     """
     problems = {}
     server_text = ", ".join(layout_lines(part, layout))
@@ -162,24 +164,24 @@ def refuse_other_layouts(half: m.ServerHalf, part: str, layout: m.Layout) -> Non
 
 
 def both_ways(*parts: str) -> m.Exchange:
-    """Parts of weights that go up to be added up, and come down again."""
+    """Parts of weights that are uploaded to be added up, and sent back."""
     shared = tuple(m.Part("weights", name) for name in parts)
     return m.Exchange(shared, shared)
 
 
 def whole_model(options: m.Options) -> m.Exchange:
-    """All weights, both ways."""
+    """All weights, in both directions."""
     return both_ways(EXTRACTOR, HEAD)
 
 
 def companion(options: m.Options) -> m.Exchange:
-    """The weights of a companion, both ways."""
+    """The weights of a companion, in both directions."""
     return both_ways(COMPANION)
 
 
 @torch.no_grad()
 def load(module: nn.Module, received: m.Payload | None) -> None:
-    """Overwrite the tensors that came, by name."""
+    """Overwrite the received tensors, by name."""
     tensors = module.state_dict()
     for part in (received or {}).values():
         if isinstance(part, m.Weights):
@@ -188,12 +190,12 @@ def load(module: nn.Module, received: m.Payload | None) -> None:
 
 
 def anchored(module: nn.Module) -> m.Payload:
-    """A module's parameters as they are, to be kept in a state's `received`."""
+    """A copy of a module's parameters, to be kept in a state's `received`."""
     return {ANCHOR: m.Weights({name: p.detach().clone() for name, p in module.named_parameters()})}
 
 
 def distance(module: nn.Module, anchor: m.Payload | None) -> Tensor:
-    """||w - w^r||^2 of a module's parameters to those that `anchored` kept; a scalar."""
+    """||w - w^r||^2 between a module's parameters and those that `anchored` kept; a scalar."""
     assert anchor is not None
     weights = m.weights_of(anchor, ANCHOR)
     squares = [(p - weights.tensors[name]).square().sum() for name, p in module.named_parameters()]
@@ -204,8 +206,8 @@ class AveragedWeights(m.ServerHalf):
     """Server half: means within groups of one layout.
 
     Attributes:
-        of_one_model: parts that mean nothing across models, even where shapes agree.
-        one_architecture: whether a second group is refused instead of federated apart.
+        of_one_model: parts that must not be averaged across models, even if shapes agree.
+        one_architecture: whether a second group is refused instead of being federated separately.
     """
 
     shared_settings = MappingProxyType({"weights": WeightsSettings})
@@ -218,8 +220,8 @@ class AveragedWeights(m.ServerHalf):
         return "samples"
 
     def _form_groups(self) -> None:
-        """Of one layout, and for a part of the extractor of one model name. Each is called after the first of its
-        clients that was met, so that it keeps its name when others join."""
+        """Group clients by layout and, for parts of the extractor, by model name. A group is named after its first
+        client, so its name stays when others join."""
         groups: dict[int, int] = {}
         layouts: dict[int, dict[str, m.Layout]] = {}
         for partition, identity in self.identities.items():
@@ -232,8 +234,8 @@ class AveragedWeights(m.ServerHalf):
         self._groups, self._layouts = groups, layouts
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Form the groups. An extractor can be averaged only from a common start; some methods have one group alone.
-        Say where the run is several federations side by side."""
+        """Form the groups. An extractor can be averaged only from a common start; some methods allow one group only.
+        Warn if the run consists of several separate federations."""
         self._form_groups()
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
@@ -256,7 +258,7 @@ class AveragedWeights(m.ServerHalf):
         )
 
     def _refuse_odd_ones(self) -> None:
-        """Where the run gives all clients one model, who has another is not what it asked for."""
+        """Refuse clients with another model, if the run gives all clients the same model."""
         (usual, number), (_, next_number) = self._count_members().most_common(2)
         if len({*model_names(self.settings.models)}) > 1 or number == next_number:
             return
@@ -270,21 +272,21 @@ class AveragedWeights(m.ServerHalf):
         )
 
     def group(self, partition: int) -> int:
-        """Clients of one layout, by the first of them that was met: from the start on the lowest partition."""
+        """The client's group, named after its first client: at the start, the lowest partition."""
         return self._groups[partition]
 
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """Its group's."""
+        """The download of the client's group."""
         return self.group(partition)
 
     def layouts(self, partition: int) -> dict[str, m.Layout]:
-        """Of the parts that a client shares."""
+        """Layouts of the parts that a client shares."""
         return self._layouts[self.group(partition)]
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Each group's total, from zero in ascending order of partitions, and what `finish` makes of it."""
+        """Add up each group in ascending order of partitions, then call `finish`."""
         totals: dict[int, dict[str, Tensor]] = {}
         for partition, upload in uploads.items():
             share = self.contribution(upload, self.identities[partition])
@@ -295,7 +297,7 @@ class AveragedWeights(m.ServerHalf):
         return self.finish(totals, state, server_round)
 
     def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, m.Payload]) -> None:
-        """Where the settings ask for it, put what few bad clients cannot move in place of the sums of weights."""
+        """If the settings ask for it, replace the sums of weights by robust aggregates."""
         options: WeightsSettings = self.options[WeightsSettings]
         if options.aggregation == "mean":
             return
@@ -308,13 +310,13 @@ class AveragedWeights(m.ServerHalf):
                 total[part] = total[WEIGHT] * aggregate_weights(sets, options.aggregation, options.trim)
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""
+        """An upload's contribution to its group's total: omega_i w_i and omega_i, in float64."""
         weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
         values = {name: weight * flat(part) for name, part in upload.items() if isinstance(part, m.Weights)}
         return {**values, WEIGHT: weight}
 
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
-        """Each group's mean; a group nobody of which answered keeps its weights."""
+        """Each group's mean; a group without a reply keeps its weights."""
         fresh: dict[int, m.Payload] = {}
         for group, total in totals.items():
             averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
@@ -326,7 +328,7 @@ class AveragedWeights(m.ServerHalf):
         return Counter(self._groups.values())
 
     def _list_models(self) -> str:
-        # whom a group is called after may not be there any more
+        # the client that a group is named after may have left
         models = {group: self.identities[partition].model for partition, group in self._groups.items()}
         named = [
             f"{one_line(models[group], LONGEST_NAME)} ({number})"
@@ -341,7 +343,7 @@ class AveragedCompanions(AveragedWeights):
     of_one_model = (COMPANION,)
 
 
-# the row of a method of this family, of which each replaces what is its own
+# The row that methods of this family start from; each replaces what differs.
 AVERAGING = m.Method(
     server=AveragedWeights,
     objective=WholeObjective,
