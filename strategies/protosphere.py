@@ -221,7 +221,7 @@ class Protosphere(m.CheckedServer):
         return refute_means(means) or refute_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute mu_j and Sigma from all clients that have sent so far, each once, in ascending order of partitions."""
+        """Compute mu_j and Sigma from all clients that have sent so far, each once, by ascending partition."""
         heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
         if not fresh:

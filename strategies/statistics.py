@@ -74,7 +74,7 @@ def add_clients(
 
 
 def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.ClassAggregation) -> Pooled:
-    """Aggregate the clients' statistics, in ascending order of partitions, so that the order of arrival has no effect."""
+    """Aggregate the clients' statistics by ascending partition, so that the order of arrival has no effect."""
     ordered = [clients[partition] for partition in sorted(clients)]
     labels = torch.cat([torch.zeros(0, dtype=torch.int64), *(client.means.labels for client in ordered)])
     vectors = torch.cat([torch.zeros(0, dim).double(), *(client.means.vectors.double() for client in ordered)])
