@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -75,9 +76,10 @@ def timed_rounds(
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns in a process of its own, which inherits nothing that another run has cached."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    """The function's result from a new process, which inherits nothing that another run has cached and may start
+    processes of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def table_head(*columns: str, left: int = 1) -> str:
