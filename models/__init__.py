@@ -1,4 +1,5 @@
-"""Model name or family -> SplitModel: ours, any torchvision classifier or text encoder, or somebody's own.
+"""Builds a SplitModel from a model name or family: built-in models, torchvision classifiers, text encoders, or a user's
+own.
 
 torchvision and transformers are imported only for their own models: a deployment starts a process per message.
 """
@@ -34,7 +35,7 @@ __all__ = [
     "told_name",
 ]
 
-USUAL = "model"  # what a file's callable is called, where nothing else is said
+USUAL = "model"  # the name of a file's callable if the setting names none
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
     "papers-protonorm": ("resnet8", "efficientnet_b0", "shufflenet_v2_x1_0", "mobilenet_v2"),
@@ -45,14 +46,14 @@ SMALLEST_SIDE = 8  # pixels
 
 
 def model_names(models: str) -> tuple[str, ...]:
-    """The names that the setting `models` stands for.
+    """The model names that the setting `models` stands for.
 
     Args:
-        models: comma-separated names and families; a name given twice is dealt twice.
+        models: comma-separated names and families; a name that is listed twice is assigned twice.
 
     Raises:
-        ModelError: a name that is unknown, or none at all. A `package.module:callable` is checked for its form
-            here and imported by `build`, since only the client that trains it need have it.
+        ModelError: an unknown name, or none at all. For a `package.module:callable`, only the form is checked here;
+            `build` imports it, because only the client that trains it must have it.
     """
     items = [name.strip() for name in models.split(",") if name.strip()]
     if not items:
@@ -64,17 +65,17 @@ def model_names(models: str) -> tuple[str, ...]:
 
 
 def model_for(models: str, partition: int) -> str:
-    """The model of one client: the names of `model_names` dealt round-robin by partition.
+    """The model of one client: the names of `model_names`, assigned round-robin by partition.
 
     Raises:
-        ModelError: as `model_names`.
+        ModelError: as for `model_names`.
     """
     names = model_names(models)
     return names[partition % len(names)]
 
 
 def check_model(name: str) -> None:
-    """Refuse what no client here could train.
+    """Refuse a model that no client on this machine can train.
 
     Raises:
         ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
@@ -115,7 +116,7 @@ def build(
     with torch.random.fork_rng(devices=[]):
         make = _maker(name, input_shape, feature_dim, num_classes)
         try:
-            # After the imports, which may draw numbers; not torch.manual_seed, which reseeds the GPUs, too.
+            # After the imports, which may draw random numbers. torch.manual_seed would also reseed the GPUs.
             torch.default_generator.manual_seed(seed)
             network = make()
             if not isinstance(network, nn.Module):
@@ -141,7 +142,7 @@ def build(
 
 
 def _check_name(name: str) -> None:
-    """Raises ModelError unless `name` is a model's."""
+    """Raise ModelError unless `name` is a model's."""
     if name in SMALL or any(name in members for members in FAMILIES.values()):
         return
     if name in FAMILIES:
@@ -167,7 +168,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
-    """Raises ModelError unless the shape is an image's or a flat row's, or `any_shape` but an image's will do."""
+    """Raise ModelError unless the shape is that of an image or a vector, or `any_shape` allows another."""
     image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
     other = any_shape and len(input_shape) not in (0, 3)
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
@@ -179,7 +180,7 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
 
 
 def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> Callable[[], object]:
-    """What makes the backbone, or a callable's SplitModel."""
+    """The function that builds the backbone, or a callable's SplitModel."""
     if name in SMALL:
         return partial(SMALL[name], input_shape)
     if reads_text(name):
@@ -195,7 +196,7 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
 
 
 def _accepted(make: Callable[..., object], keywords: dict[str, object]) -> dict[str, object]:
-    """Those of the keywords that a callable has: a network of one size needs none of them."""
+    """The keyword arguments that a callable accepts; a network of fixed size needs none."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
@@ -207,7 +208,7 @@ def _accepted(make: Callable[..., object], keywords: dict[str, object]) -> dict[
 
 
 def _user_callable(name: str) -> Callable[..., object]:
-    """What `package.module:callable` or a file names; its import may draw random numbers."""
+    """The callable that `package.module:callable` or a file names; importing it may draw random numbers."""
     try:
         plugin = plugins.load(name, USUAL)
     except ModelError as error:
@@ -223,7 +224,7 @@ def _user_callable(name: str) -> Callable[..., object]:
 
 
 def _refuse_other_types(network: nn.Module) -> None:
-    """Refuse weights in another precision than that of inputs, prototypes and other clients' weights."""
+    """Refuse weights in a precision other than that of inputs, prototypes and other clients' weights."""
     types = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()} - {torch.float32}
     if types:
         name = str(types.pop()).removeprefix("torch.")
@@ -234,7 +235,7 @@ def _refuse_other_types(network: nn.Module) -> None:
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
-    """Hold a callable's own SplitModel to d and K."""
+    """Check d and K of a SplitModel that a callable returned."""
     width = probe(model, input_shape, model.features)
     if width != (1, feature_dim):
         raise ModelError(
@@ -250,7 +251,7 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
 
 
 def _remedy(name: str) -> str:
-    """What helps against an error in torchvision's, transformers' or a user's own words."""
+    """The remedy for an error that torchvision, transformers or a user's code raised."""
     if reads_text(name):
         return "use a text encoder, one that makes hidden states of token ids alone."
     if plugins.is_plugin(name):

@@ -1,4 +1,5 @@
-"""A client's model with another one beside it, which is everybody's or stands for it."""
+"""A client's model together with a second one, its companion, which is shared with other clients or stands for a shared
+one."""
 
 from copy import deepcopy
 
@@ -13,11 +14,11 @@ from protosphere.models.split import SplitModel
 class WithCompanion(nn.Module):
     """v and w: the client's own model, which predicts, and its companion.
 
-    It has a SplitModel's methods, all of them v's.
+    It has a SplitModel's methods, which all apply to v.
 
     Args:
         model: v, taken over.
-        companion: w; a copy of v where none is given.
+        companion: w; by default a copy of v.
     """
 
     def __init__(self, model: SplitModel, companion: SplitModel | None = None) -> None:
@@ -41,13 +42,14 @@ class WithCompanion(nn.Module):
 
 
 class Mixture(WithCompanion):
-    """v and w of one architecture, and the model of the mixed weights alpha v + (1 - alpha) w, which predicts.
+    """v and w of one architecture; the model with the mixed weights alpha v + (1 - alpha) w predicts.
 
-    Its gradient reaches v and alpha, never w; its running statistics are v's. Who trains alpha keeps it in [0, 1].
+    Gradients reach v and alpha, never w; running statistics are those of v. The caller keeps alpha in [0, 1] during
+    training.
 
     Args:
         model: v, taken over; w is a copy of it.
-        alpha: the share of v to begin with, in [0, 1].
+        alpha: the initial share of v, in [0, 1].
         adaptive: whether alpha is a parameter.
     """
 
@@ -68,16 +70,16 @@ class Mixture(WithCompanion):
     def _mix(self, part: str) -> dict[str, Tensor]:
         model_part, other = self.model.get_submodule(part), self.companion.get_submodule(part)
         constants = {name: p.detach() for name, p in other.named_parameters()}
-        # no clamp here: its gradient at 0 and at 1 would be 0 or not by the version of torch
+        # no clamp here: whether its gradient at 0 and 1 is 0 depends on the version of torch
         return {name: self.alpha * p + (1 - self.alpha) * constants[name] for name, p in model_part.named_parameters()}
 
 
 class Joined(WithCompanion):
-    """v and w as one: the features of both go through a private linear map, whose output is classified (FedMRL).
+    """v and w combined: the features of both go through a private linear map, whose output is classified (FedMRL).
 
     Args:
-        model: v, taken over, of d features.
-        companion: w, of d' features and with a classifier of its own.
+        model: v, taken over, with d features.
+        companion: w, with d' features and its own classifier.
         seed: of the map.
     """
 

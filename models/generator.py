@@ -1,4 +1,4 @@
-"""What makes features out of noise and a class, beside a client's model (FedGen, FedPA, FRAug)."""
+"""Generators of features from noise and a class (FedGen, FedPA, FRAug)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ class Generator(nn.Module):
         num_classes: K. dim: d. noise_dim: q. hidden: h.
 
     Attributes:
-        held: (K,), 1 for each class that it was trained to make, else 0; float, since it travels with the weights.
+        held: (K,), 1 for each class that it was trained on, else 0; float, because it is exchanged with the weights.
     """
 
     held: Tensor
@@ -32,12 +32,12 @@ class Generator(nn.Module):
         return z
 
     def noise(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
-        """(n, q), uniform in [0, 1), on the module's device; of the process's generator unless another is given."""
-        # drawn on the CPU: the same on every device
+        """(n, q), uniform in [0, 1), on the module's device, from the process's generator unless another is given."""
+        # drawn on the CPU, so equal on every device
         return torch.rand(rows, self.noise_dim, generator=generator).to(self.held.device)
 
     def labels(self, rows: int) -> Tensor:
-        """(n,) int64, uniform over the held classes, of which there is one at least."""
+        """(n,) int64, uniform over the held classes, of which there must be at least one."""
         place = (torch.rand(rows).to(self.held.device) * self.held.sum()).floor()
         return torch.searchsorted(self.held.cumsum(0), place, right=True).clamp(max=self.num_classes - 1)
 
@@ -63,7 +63,7 @@ class FeatureGenerator(nn.Module):
         )
 
     def forward(self, labels: Tensor) -> Tensor:
-        """labels (n,) int64 -> (n, d), of noise from the process's generator."""
+        """labels (n,) int64 -> (n, d), from noise of the process's generator."""
         hot = one_hot(labels, self.num_classes).to(next(self.parameters()).dtype)
         noise = torch.rand(len(labels), self.noise_dim, dtype=hot.dtype).to(labels.device)
         z: Tensor = self.network(torch.cat([noise, hot], dim=1))
@@ -96,14 +96,14 @@ class FeatureTransformation(nn.Module):
 
 
 class ClassTurns(nn.Module):
-    """FRAug's running means m_c of a client's features, and its classes dealt in turn.
+    """FRAug's running means m_c of a client's features, and its classes in turn.
 
     Args:
         num_classes: K. dim: d.
 
     Attributes:
-        means: m, (K, d); zeros of a class that never came.
-        turn: () int64, the class that is dealt next.
+        means: m, (K, d); zeros for a class that has not occurred.
+        turn: () int64, the next class.
     """
 
     means: Tensor
@@ -123,7 +123,7 @@ class ClassTurns(nn.Module):
 
     @torch.no_grad()
     def deal(self, rows: int) -> Tensor:
-        """The next labels in turn, (n,) int64; the turn goes on after them."""
+        """The next labels in turn, (n,) int64; advances the turn."""
         labels: Tensor = (self.turn + torch.arange(rows, device=self.turn.device)) % len(self.means)
         self.turn.copy_((self.turn + rows) % len(self.means))
         return labels

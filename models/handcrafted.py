@@ -1,13 +1,13 @@
-"""The public encoder `handcrafted`: features that people thought of, before any data; so it has no weights to fetch.
+"""The public encoder `handcrafted`: hand-designed features, which need no trained weights.
 
-Of images, oriented gradients (Dalal and Triggs, 2005) and, where there are three channels, what colours lie where:
+Of images, oriented gradients (Dalal and Triggs, 2005) and, with three channels, the spatial distribution of colours:
 
     r_o = max(0, g . e_o)^3 / |g|^2     g the gradient at a pixel, e_o one of 8 directions
     p   = sqrt of r averaged over 8 x 8 overlapping cells, divided by its size over the image
     h   = the cosine transform of p over the cells, the Fourier transform over directions, smoothest first
 
-Whoever takes the first d values of h has the smoothest. Of other numbers x, random Fourier features (Rahimi and Recht,
-2007) of asinh x, which keeps columns of all scales within reach; token ids are no numbers, and refused.
+The first d values of h are the smoothest. For other numeric inputs x, random Fourier features (Rahimi and Recht, 2007)
+of asinh x, which handles columns of any scale; token ids are refused.
 """
 
 import math
@@ -19,14 +19,14 @@ from torch.nn.functional import avg_pool2d, interpolate, normalize
 from protosphere.models.seeded import drawn
 
 SIDE, CELLS, DIRECTIONS = 32, 8, 8
-OF_COLOUR = 4  # of so many features one is of colour
-COLOUR = 0.5  # the size of colours beside gradients
+OF_COLOUR = 4  # one feature in so many describes colour
+COLOUR = 0.5  # weight of colours relative to gradients
 SMALL = 1e-6
 FOURIER = 256
 
 
 def handcrafted(input_shape: tuple[int, ...]) -> nn.Module:
-    """The features of inputs of this shape, as models take them: (n, *input_shape) to (n, w)."""
+    """The features for inputs of this shape, as models take them: (n, *input_shape) to (n, w)."""
     return Gradients(input_shape) if len(input_shape) == 3 else Fourier(math.prod(input_shape))
 
 
@@ -34,7 +34,7 @@ class Gradients(nn.Module):
     """(n, C, H, W) float32 to (n, 512), or (n, 682) of three channels.
 
     Attributes:
-        ordered: its features come smoothest first, and need no mixing.
+        ordered: its features are ordered from smooth to fine, and need no mixing.
     """
 
     ordered = True
@@ -52,13 +52,13 @@ class Gradients(nn.Module):
         angles = torch.arange(DIRECTIONS) * 2 * math.pi / DIRECTIONS
         around, turns = _fourier(DIRECTIONS)
         self.coloured = channels == 3
-        # of inputs of any size the features are the same: who has which is no difference of encoders
+        # features do not depend on the input size, so clients with images of other sizes use the same encoder
         self.register_buffer("rows", _resizing(height), persistent=False)
         self.register_buffer("columns", _resizing(width), persistent=False)
         self.register_buffer("directions", torch.stack([angles.cos(), angles.sin()], dim=1))
         self.register_buffer("around", around)
         self.register_buffer("cosines", _cosines(CELLS))
-        # brightness, red to blue, green to the others
+        # brightness; red minus blue; green minus the others
         opponents = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])
         self.register_buffer("opponents", normalize(opponents, dim=1))
         steps = torch.arange(CELLS)
@@ -68,7 +68,7 @@ class Gradients(nn.Module):
         self.register_buffer("order", _interleave(gradients, colours) if self.coloured else gradients)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of images from -1 to 1, or of any other scale."""
+        """Images from -1 to 1, or any other scale."""
         small = self.rows @ x @ self.columns.T
         down, right = _differences(small.transpose(2, 3)).transpose(2, 3), _differences(small)
         x_, y_ = _strongest(right, down)
@@ -80,7 +80,7 @@ class Gradients(nn.Module):
         smooth = self._smooth((cells / (size + SMALL).sqrt()).sqrt())
         features = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
         if self.coloured:
-            # images of another scale than from -1 to 1 would be colours and nothing else
+            # images outside -1 to 1 would give colour features only
             size = small.square().mean(dim=(1, 2, 3), keepdim=True).sqrt().clamp_min(1)
             colours = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small / size), SIDE // CELLS)
             features = torch.cat([features, COLOUR / CELLS * self._smooth(colours).flatten(1)], dim=1)
@@ -91,7 +91,7 @@ class Gradients(nn.Module):
 
 
 class Fourier(nn.Module):
-    """(n, ...) of so many numbers each, float32, to (n, 256 + so many): cos(W asinh x + b), and asinh x itself."""
+    """cos(W asinh x + b), and asinh x itself: (n, ...) with w numbers per sample, float32, to (n, 256 + w)."""
 
     directions: Tensor
     shifts: Tensor
@@ -103,7 +103,7 @@ class Fourier(nn.Module):
         self.register_buffer("shifts", 2 * math.pi * drawn_[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of any numbers.
+        """Any numeric input.
 
         Raises:
             TypeError: token ids.
@@ -116,20 +116,21 @@ class Fourier(nn.Module):
 
 
 def _resizing(size: int) -> Tensor:
-    """What makes SIDE of so many rows, (SIDE, size), each a mean of those that it covers."""
+    """The matrix (SIDE, size) that resizes an axis to SIDE; each output is the mean of the inputs that it covers."""
     return interpolate(torch.eye(size)[None, None], (SIDE, size), mode="bilinear", antialias=True)[0, 0]
 
 
 def _differences(x: Tensor) -> Tensor:
-    """Of each pixel's two neighbours along the last axis; at the edges, of the pixel and the one within."""
+    """The difference of each pixel's two neighbours along the last axis; at an edge, of the pixel and its neighbour."""
     padded = torch.cat([x[..., :1], x, x[..., -1:]], dim=-1)
     return padded[..., 2:] - padded[..., :-2]
 
 
 def _strongest(right: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """Of gradients (n, C, H, W) those of the channel that changes most at each pixel: both (n, 1, H, W)."""
+    """At each pixel, the gradient of the channel with the largest change, from gradients (n, C, H, W): both (n, 1, H,
+    W)."""
     x, y = right[:, :1], down[:, :1]
-    # pairs of channels: an argmax along so short an axis takes as long as all else together
+    # channels are compared in pairs: argmax over such a short axis is very slow
     for channel in range(1, right.shape[1]):
         other_x, other_y = right[:, channel : channel + 1], down[:, channel : channel + 1]
         larger = other_x * other_x + other_y * other_y > x * x + y * y
@@ -138,25 +139,25 @@ def _strongest(right: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cosines(n: int) -> Tensor:
-    """The orthonormal cosine transform of n values, (n, n), slowest first."""
+    """The orthonormal cosine transform of n values, (n, n), lowest frequency first."""
     rows = torch.cos(math.pi * torch.arange(n).view(-1, 1) * (2 * torch.arange(n) + 1) / (2 * n))
     return normalize(rows, dim=1)
 
 
 def _fourier(n: int) -> tuple[Tensor, Tensor]:
-    """The real orthonormal Fourier transform of n values around a circle, (n, n); and how often each row turns."""
+    """The real orthonormal Fourier transform of n values on a circle, (n, n), and each row's frequency."""
     around = torch.arange(n) * 2 * math.pi / n
     rows, turns = [torch.ones(n)], [0]
     for k in range(1, n // 2 + 1):
         waves = [(k * around).cos(), (k * around).sin()]
-        # the fastest sine is zero everywhere
+        # the sine of the highest frequency is zero everywhere
         rows += waves if 2 * k < n else waves[:1]
         turns += [k] * (2 if 2 * k < n else 1)
     return normalize(torch.stack(rows), dim=1), torch.tensor(turns)
 
 
 def _interleave(gradients: Tensor, colours: Tensor) -> Tensor:
-    """Of OF_COLOUR features in a row the last one of colour, as far as there are gradients to go with them."""
+    """Interleave: the last of every OF_COLOUR features is one of colour, as long as gradients remain."""
     of_gradients = OF_COLOUR - 1
     groups = len(gradients) // of_gradients
     pairs = [gradients[: groups * of_gradients].view(groups, -1), len(gradients) + colours[:groups].view(-1, 1)]

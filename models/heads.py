@@ -37,12 +37,12 @@ def projection_head(dim: int, dropout: float = 0.1) -> nn.Sequential:
 class ConsensusModel(nn.Module):
     """ẑ = Normalize(g(f(x))) in the consensus space (FedPAGR, Eq. 1), then W ẑ + b.
 
-    It has a SplitModel's methods, and `anchor`. It takes the SplitModel over, whatever its own features are, and
-    drops its classifier. Head and classifier are drawn from a stream of their own of `seed`, equally for all
-    architectures; torch's global random state stays as it was.
+    It has a SplitModel's methods, and `anchor`. It takes the SplitModel over, whatever its own features are, and drops
+    its classifier. Head and classifier are initialised from their own stream of `seed`, equally for all architectures;
+    torch's global random state is unchanged.
 
     Args:
-        model: the client's network, f and K; changed in place, not to be used further by itself.
+        model: the client's network, f and K; changed in place; do not use it by itself afterwards.
         seed: the model's.
         dropout: of the head, in [0, 1).
     """
@@ -59,7 +59,7 @@ class ConsensusModel(nn.Module):
         )
 
     def features(self, x: Tensor) -> Tensor:
-        """ẑ: (n, *input_shape) float -> (n, d) unit rows; a row of zeros where g(f(x)) is zero."""
+        """ẑ: (n, *input_shape) float -> (n, d) unit rows; zero if g(f(x)) is zero."""
         return normalize(self.head(self.network.features(x)), dim=1, eps=SHORTEST)
 
     def classify(self, z: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class ConsensusModel(nn.Module):
     def anchor(self, prototypes: PrototypeSet) -> None:
         """Overwrite W_c with the unit prototype of each class given, and b with 0 (FedPAGR, section 3.6), in place.
 
-        Rows of other classes stay as they are. Right after it the logits are cosines.
+        Other classes' rows are unchanged. Immediately afterwards, the logits are cosines.
 
         Raises:
             ValueError: prototypes of another dimension than d, or a label of K or more.
@@ -92,11 +92,11 @@ class ConsensusModel(nn.Module):
 
 
 class CosineClassifier(nn.Module):
-    """sigma z̄ W_c (FedNH): unit class prototypes that training leaves alone, and a trained scale.
+    """sigma z̄ W_c (FedNH): fixed unit prototypes per class, and a trained scale.
 
     Args:
         prototypes: W, (K, d) unit rows.
-        scale: sigma to begin with.
+        scale: the initial sigma.
     """
 
     prototypes: Tensor
@@ -114,12 +114,12 @@ class CosineClassifier(nn.Module):
 class DualClassifierModel(nn.Module):
     """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 
-    It has a SplitModel's methods, and `project`. It takes the SplitModel over; the projection is drawn from a stream of
-    its own of `seed`; torch's random state stays as it was.
+    It has a SplitModel's methods, and `project`. It takes the SplitModel over. The projection is initialised from its
+    own stream of `seed`; torch's random state is unchanged.
 
     Args:
         model: any SplitModel.
-        frame: the fixed classifier's unit vectors, (K, d); they are no parameters, and the state leaves them out.
+        frame: the fixed classifier's unit vectors, (K, d); they are no parameters and not part of the state.
         seed: the model's.
     """
 
@@ -147,7 +147,7 @@ class DualClassifierModel(nn.Module):
         return self.network.classify(z)
 
     def project(self, z: Tensor) -> Tensor:
-        """h: (n, d) -> (n, d) unit rows; a row of zeros where l(z) is zero."""
+        """h: (n, d) -> (n, d) unit rows; zero if l(z) is zero."""
         return normalize(self.projection(z), dim=1, eps=SHORTEST)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Vision encoders by the names `hf:<hub id or path>`, as transformers has them: frozen, pictures in, features out."""
+"""Vision encoders by the names `hf:<hub id or path>`, loaded by transformers and frozen: images in, features out."""
 
 from functools import partial
 from typing import Any
@@ -13,14 +13,15 @@ from protosphere.models.text import EncoderName, encoder_name, loading, nearest,
 class HubVision(nn.Module):
     """(n, C, H, W) from -1 to 1, of 1 or 3 channels -> the mean of the last hidden states: (n, w).
 
-    Of an encoder of pictures and texts together (CLIP) it is the half that takes pictures. Where its image processor
-    would cut a border off, the whole picture is resized instead.
+    For an encoder of images and texts (CLIP), it is the image half. If the image processor would crop the border, the
+    whole image is resized instead.
 
     Args:
         name: as above; `?trainable=` is dropped.
 
     Raises:
-        ModelError: no transformers, no such encoder or image processor, or it does not take pictures.
+        ModelError: transformers is missing, the encoder or its image processor is not found, or it does not take
+            images.
     """
 
     mean: Tensor
@@ -42,7 +43,7 @@ class HubVision(nn.Module):
                 f"the encoder {name!r} takes no pictures, but inputs have the shape {input_shape}; give one of images.",
             )
         if isinstance(getattr(network, "pooler", None), nn.Module):
-            # made of the hidden states, and often never trained
+            # the pooler works on the hidden states and is often untrained
             network.pooler = nn.Identity()
         self.network: nn.Module = network
         self.size = _size(processor, network.config, name)
@@ -50,7 +51,7 @@ class HubVision(nn.Module):
             self.register_buffer(buffer_name, torch.tensor(values, dtype=torch.float32).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As its image processor would give it, but for the border."""
+        """Preprocess like its image processor, except for the border, and return the features."""
         images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
         if (*images.shape[2:],) != self.size:
             images = nn.functional.interpolate(images, self.size, mode="bilinear", antialias=True)
@@ -66,7 +67,7 @@ def _processor(reference: EncoderName) -> dict[str, Any]:
 
 
 def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
-    """(H, W) that it takes: what is cut out, else what is resized to, else the configuration's."""
+    """Its input size (H, W): the crop size, else the resize size, else that of the configuration."""
     cut = processor.get("crop_size") if processor.get("do_center_crop") else None
     size = cut or processor.get("size") or {}
     side = size.get("shortest_edge") or getattr(config, "image_size", None)

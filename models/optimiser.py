@@ -1,8 +1,8 @@
-"""Torch's SGD, to the bit, without loading `torch.compile`, and without what a step costs beside the update; and an
-optimiser's state as named tensors and back.
+"""Torch's SGD, equal to the bit, without loading `torch.compile` and without a step's overhead; and conversion of an
+optimiser's state to and from named tensors.
 
-Torch imports its compiler (900 modules, some two seconds) as soon as an optimiser is made, only to keep the compiler
-away from it. A deployment starts a process a message, so every client would pay that in every round."""
+Torch imports its compiler (900 modules, about two seconds) when an optimiser is created, only to exclude the optimiser
+from compilation. A deployment starts a process per message, so every client would pay for that in every round."""
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import unwrap
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 
 class EagerSGD(torch.optim.SGD):
-    """What a client trains with; not to be compiled.
+    """The optimiser of local training; it must not be compiled.
 
-    `step` and `zero_grad` do what torch's do on the CPU, in its order, without records for a profiler and hooks that
-    nobody sets: a small model's step takes a tenth less. The other methods are torch's own from below the decorators
-    that import the compiler.
+    `step` and `zero_grad` do what torch's do on the CPU, in the same order, without profiler records and hooks: a small
+    model's step takes a tenth less time. The other methods are torch's, without the decorators that import the
+    compiler.
 
     A group may have `bounds`, two numbers: its parameters are projected onto that interval after each step.
     """
@@ -33,15 +33,15 @@ class EagerSGD(torch.optim.SGD):
         super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def _patch_step_function(self) -> None:
-        """Torch would wrap `step` here for its profiler and its hooks."""
+        """Torch would wrap `step` here for its profiler and hooks."""
 
     @torch.no_grad()
-    # torch's has overloads, which give a closure's loss
+    # torch's has overloads, which return the closure's loss
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update of all p that have a gradient g: v <- m v + g + w p (at first g + w p), p <- p - lr v.
 
         Args:
-            closure: as torch's, which no client has.
+            closure: as for torch's; clients have none.
         """
         assert closure is None
         for group in self.param_groups:
@@ -57,7 +57,7 @@ class EagerSGD(torch.optim.SGD):
             project(moved, group.get("bounds"))
 
     def _carry(self, moved: list[Tensor], changes: list[Tensor], momentum: float) -> list[Tensor]:
-        """The new v, kept."""
+        """Update the stored momentum v, and return it."""
         states = [self.state[parameter] for parameter in moved]
         old = [place for place, state in enumerate(states) if "momentum_buffer" in state]
         if old:
@@ -69,10 +69,10 @@ class EagerSGD(torch.optim.SGD):
         return [state["momentum_buffer"] for state in states]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients.
+        """Clear the gradients.
 
         Args:
-            set_to_none: as torch's, whose other way no client takes.
+            set_to_none: as for torch's; clients always use True.
         """
         assert set_to_none
         for group in self.param_groups:
@@ -86,7 +86,7 @@ class EagerSGD(torch.optim.SGD):
 
 @torch.no_grad()
 def project(tensors: Iterable[Tensor], bounds: tuple[float, float] | None) -> None:
-    """Bring tensors into an interval, in place; without one nothing changes."""
+    """Clamp tensors to an interval, in place; without bounds, do nothing."""
     if bounds is None:
         return
     for tensor in tensors:
@@ -104,13 +104,13 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, prefix: str) -> dict[str
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Put back what `optimiser_tensors` gave; names of another prefix are passed over."""
+    """Inverse of `optimiser_tensors`; names with another prefix are ignored."""
     state_by_index: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         whose, _, tail = name.partition("/")
         if whose == prefix:
             index, _, key = tail.partition("/")
-            # the optimiser takes tensors over and writes into them
+            # the optimiser keeps and modifies the tensors that it is given
             state_by_index.setdefault(int(index), {})[key] = tensor.clone()
     if state_by_index:
         optimiser.load_state_dict(optimiser.state_dict() | {"state": state_by_index})

@@ -1,4 +1,4 @@
-"""Layers that are drawn from a seed of their own, whatever else draws."""
+"""Layers initialised from their own seed, independently of other draws."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def drawn(seed: int, draw: Callable[[], T]) -> T:
-    """What `draw` makes of a seed; torch's global random state stays as it was."""
+    """The result of `draw` under a seed; torch's global random state is unchanged."""
     with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed, which reseeds the GPUs, too
+        # torch.manual_seed would also reseed the GPUs
         torch.default_generator.manual_seed(seed)
         return draw()

@@ -1,4 +1,4 @@
-"""Our own backbones: perceptrons, plain convolutional networks and ResNet-8, from 8x8 images or flat vectors up.
+"""Built-in backbones: perceptrons, plain convolutional networks and ResNet-8 for vectors and images (8x8 or larger).
 
 Each builder takes an input shape, (C, H, W) or (F,), and gives a backbone for `protosphere.models.split.split`. Pooling
 comes before ReLU, which gives the same values to the bit (a maximum and ReLU commute) on a quarter of them.

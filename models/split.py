@@ -1,4 +1,4 @@
-"""SplitModel: the form of every client's model: an extractor to R^d, then a linear classifier."""
+"""SplitModel: the structure of every client's model: an extractor to R^d, then a linear classifier."""
 
 import logging
 from collections import OrderedDict
@@ -25,7 +25,7 @@ class SplitModel(nn.Module):
             prototypes; "relu" is for TinyProto's analysis of dead units.
 
     Attributes:
-        input_shape: of one input, known of what `protosphere.models.build` made: a second model is built for the same.
+        input_shape: the shape of one input, set by `protosphere.models.build`, for building a second model.
     """
 
     input_shape: tuple[int, ...] = ()
@@ -65,11 +65,11 @@ def split(
 
     Args:
         backbone: (n, *input_shape) -> (n, width) or (n, width, h, w), of any width.
-        pools: whether means of neighbouring features take the linear layer's place, as in ProtoNorm's release: feature
-            j is the mean of the backbone's from floor(j width / d) to ceil((j + 1) width / d).
+        pools: whether means of neighbouring features replace the linear layer, as in ProtoNorm's release: feature j is
+            the mean of the backbone's features from floor(j width / d) to ceil((j + 1) width / d).
 
     Raises:
-        ModelError: the backbone gives something else, or has fewer features than d and `pools`.
+        ModelError: the backbone returns something else, or has fewer features than d with `pools`.
     """
     shape = probe(backbone, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(backbone=backbone)
@@ -96,9 +96,11 @@ def split(
 
 
 def channels_last(module: nn.Module) -> nn.Module:
-    """Lay the weights of convolutions over images out as their kernels read them fastest; names and values stay.
+    """Store the weights of image convolutions in the memory layout that their kernels read fastest; names and values
+    are unchanged.
 
-    In place. Other layers take either layout; where code takes torch's own for granted (`keep_layout`) it stays.
+    It works in place. Other layers accept either layout; a model that relies on torch's default layout (`keep_layout`)
+    is left as it is.
     """
     as_they_are = {layer for part in module.modules() if hasattr(part, KEPT) for layer in part.modules()}
     for layer in module.modules():
@@ -108,8 +110,8 @@ def channels_last(module: nn.Module) -> nn.Module:
 
 
 def keep_layout(model: SplitModel, input_shape: tuple[int, ...]) -> None:
-    """Have a model whose code takes torch's own layout for granted get its images in that: `x.view(x.size(0), -1)` of a
-    convolution's output, as in many a tutorial, refuses channels last."""
+    """Give a model images in torch's default layout, if its code relies on it: `x.view(x.size(0), -1)` on a
+    convolution's output, as in many tutorials, fails with channels last."""
 
     def tried(images: Tensor) -> Tensor:
         return model.features(images.to(memory_format=torch.channels_last))
@@ -117,10 +119,10 @@ def keep_layout(model: SplitModel, input_shape: tuple[int, ...]) -> None:
     try:
         probe(model, input_shape, tried)
     except RuntimeError:
-        # on the extractor, which a method may put into a model of its own
+        # on the extractor, because a method may wrap the model
         setattr(model.extractor, KEPT, True)
         model.extractor.register_forward_pre_hook(_default_layout)
-        # what else is wrong with it says so itself
+        # other errors are raised when the model is used
         probe(model, input_shape, tried)
 
 
@@ -131,7 +133,7 @@ def _default_layout(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, .
 def probe(
     module: nn.Module, input_shape: tuple[int, ...], call: Callable[[Tensor], object] | None = None
 ) -> tuple[int, ...]:
-    """The shape of what `call` (by default the module) gives for one input; the module keeps no trace of it.
+    """The shape of the output of `call` (by default the module) for one input; the module is left unchanged.
 
     Raises:
         ModelError: the output is not a tensor.
@@ -143,7 +145,7 @@ def probe(
             try:
                 output = (call or module)(torch.zeros(1, *input_shape))
             except ValueError as error:
-                # a layer that normalises by the batch alone needs two
+                # a layer that normalises over the batch needs two samples
                 if "more than 1 value per channel" not in str(error):
                     raise
                 output = (call or module)(torch.zeros(2, *input_shape))

@@ -1,6 +1,6 @@
-"""Text: the names `hf:<hub id or path>?trainable=<n>`, their tokenizers, and their encoders as backbones.
+"""Text encoders, named `hf:<hub id or path>?trainable=<n>`: their tokenizers, and their use as backbones.
 
-transformers, the optional extra `text`, is imported when a tokenizer or an encoder is loaded, not before.
+transformers, the optional extra `text`, is imported only when a tokenizer or an encoder is loaded.
 """
 
 import importlib
@@ -22,18 +22,18 @@ from protosphere.core.errors import ModelError, words_of
 from protosphere.core.plugins import placeless
 
 PREFIX = "hf:"
-PADDING = -1  # no token's id, so that no tokenizer need have a padding token
-BATCH = 256  # texts that are tokenised at a time: long notes are cut only after they are tokenised whole
+PADDING = -1  # no token's id, so a tokenizer needs no padding token
+BATCH = 256  # texts tokenised at a time: a long note is tokenised whole before it is cut
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class EncoderName:
-    """What a model name says.
+    """A parsed model name.
 
     Args:
         place: a hub id, or a path, which starts with /, ./, ../ or ~.
-        trainable: how many of the last layers learn; None for all of the encoder.
+        trainable: how many of the last layers are trained; None for the whole encoder.
     """
 
     place: str
@@ -46,13 +46,13 @@ class EncoderName:
 
     @property
     def source(self) -> str:
-        """The place as transformers takes it."""
+        """The place in the form that transformers takes."""
         return str(Path(self.place).expanduser()) if self.local else self.place
 
 
 def seed_name(name: str) -> str:
-    """What a model's seed is derived from: its name, but of a local encoder or a file only its own name, since a run
-    must not depend on where that lies, and of an object what a person calls it."""
+    """The name from which a model's seed is derived. For a local encoder or a file, it excludes the folder, because a
+    run must not depend on it; for an object, it is its displayed name."""
     if objects.is_object(name):
         return objects.label_of(name)
     place, query, trainable = name.partition("?")
@@ -62,29 +62,29 @@ def seed_name(name: str) -> str:
 
 
 def told_name(name: str) -> str:
-    """A model's name as a site may tell it: of a local encoder all but the path, which is the site's own."""
+    """A model's name without the path of a local encoder, which a site keeps to itself."""
     place, query, trainable = name.partition("?")
     local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
     return f"{PREFIX}local{query}{trainable}" if local else placeless(name)
 
 
 def reads_text(name: str) -> bool:
-    """Whether the model of this name takes rows of token ids, as `Tokens` makes them."""
+    """Whether the model with this name takes token ids, as `Tokens` makes them."""
     return name.startswith(PREFIX)
 
 
 def same_inputs(one: str, other: str) -> bool:
-    """Whether two models take the same inputs: numbers, or the token ids of one tokenizer, whose encoder is known by
-    its own name, wherever it lies."""
+    """Whether two models take the same inputs: numbers, or token ids of the same tokenizer. A local encoder is
+    identified by its name, wherever it lies."""
     names = [Path(encoder_name(name).place).name if reads_text(name) else None for name in (one, other)]
     return names[0] == names[1]
 
 
 def encoder_name(name: str) -> EncoderName:
-    """Read `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded or looked for.
+    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded.
 
     Raises:
-        ModelError: another query, a number of layers that is none, no id, or an id of another form.
+        ModelError: another query, an invalid number of layers, no id, or an invalid id.
     """
     place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
@@ -107,11 +107,11 @@ def encoder_name(name: str) -> EncoderName:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Texts -> token ids, by the tokenizer of an encoder.
+    """Texts -> token ids, by an encoder's tokenizer.
 
     Args:
-        encoder: a model name, of which the hub id or path is kept: `?trainable=` changes no token.
-        max_tokens: L, the tokens after which a text is cut off, the tokenizer's own (as [CLS], [SEP]) among them.
+        encoder: a model name; `?trainable=` does not change the tokens and is ignored.
+        max_tokens: L, the number of tokens after which a text is cut, including the tokenizer's own (as [CLS], [SEP]).
     """
 
     encoder: str
@@ -121,10 +121,10 @@ class Tokens:
         object.__setattr__(self, "encoder", encoder_name(self.encoder).place)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """n texts -> (n, L) int32 on the CPU; shorter texts are followed by -1.
+        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1.
 
         Raises:
-            ModelError: no transformers, no tokenizer, or no room for a text within L tokens.
+            ModelError: transformers or the tokenizer is missing, or L leaves no room for text.
         """
         tokenizer = _tokenizer(self.encoder)
         special_tokens = tokenizer.num_special_tokens_to_add()
@@ -146,8 +146,8 @@ class TextEncoder(nn.Module):
     """Token ids -> the mean of an encoder's last hidden states over a text's tokens.
 
     Args:
-        encoder: a transformers model that takes ids and a mask and gives `last_hidden_state`; a pooler on top of
-            that, which nothing would train, is taken off.
+        encoder: a transformers model that takes ids and a mask and returns `last_hidden_state`; its pooler, which would
+            never be trained, is removed.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -155,16 +155,16 @@ class TextEncoder(nn.Module):
         if isinstance(getattr(encoder, "pooler", None), nn.Module):
             encoder.pooler = None
         config = encoder.config
-        config.use_cache = False  # of decoders: keys and values for a next token that nobody asks for
+        config.use_cache = False  # decoders would otherwise store keys and values for a next token
         config.return_dict = True
         self.encoder = encoder
-        self.train()  # transformers loads for inference
+        self.train()  # transformers loads models in eval mode
 
     def forward(self, ids: Tensor) -> Tensor:
         """(n, L) ids of any number type that holds them, -1 after each text's end -> (n, hidden).
 
-        A row without a token gives zeros. What lies beyond the longest text is left out on the CPU only: on CUDA
-        the host would have to wait for its length.
+        A text without tokens gives zeros. On the CPU, padding beyond the longest text is cut off; on CUDA, the host
+        would have to wait for its length.
         """
         ids = ids.long()
         real = ids >= 0
@@ -172,7 +172,7 @@ class TextEncoder(nn.Module):
             longest = max(1, int(real.any(dim=0).sum()))
             ids, real = ids[:, :longest], real[:, :longest]
         attended = real.clone()
-        attended[:, 0] = True  # a softmax over no token at all would be NaN
+        attended[:, 0] = True  # a softmax over no token would be NaN
         output = self.encoder(input_ids=ids.clamp(min=0), attention_mask=attended.long())
         hidden: Tensor = output.last_hidden_state
         return hidden.masked_fill(~real[..., None], 0).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
@@ -181,24 +181,25 @@ class TextEncoder(nn.Module):
 def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     """An encoder with its pretrained weights, in float32 and training mode: (n, L) ids -> (n, hidden).
 
-    With `?trainable=n` its last n layers learn; embeddings, earlier layers and what follows the layers are frozen.
-    An encoder whose layers share their weights (ALBERT) can be had whole or frozen, not with n of its layers.
-    torch's random state stays as it was.
+    With `?trainable=n`, the last n layers are trained; embeddings, earlier layers and whatever follows the layers are
+    frozen. An encoder whose layers share their weights (ALBERT) can only be trained or frozen as a whole. torch's
+    random state is unchanged.
 
     Args:
         name: as `encoder_name` reads it.
         input_shape: (L,), L = max-tokens.
 
     Raises:
-        ModelError: no transformers; an encoder or tokenizer that is not available, or is not whole, or do not belong
-            together; more layers or more positions than it has; an input that is no row.
+        ModelError: transformers is missing; the encoder or tokenizer is unavailable, incomplete, or they do not belong
+            together; more layers or positions than it has; an input that is no row of tokens.
     """
     reference = encoder_name(name)
     if len(input_shape) != 1:
         raise ModelError(
             "it reads text, but this data has images; use an image model, or a data set of texts.",
         )
-    with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
+    # transformers initialises weights before loading, differently in each version
+    with torch.random.fork_rng(devices=[]):
         encoder = pretrained(reference)
     _check_positions(encoder, input_shape[0])
     _check_vocabulary(encoder, reference)
@@ -207,7 +208,7 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 
 
 def _freeze(encoder: nn.Module, trainable: int | None) -> None:
-    """Leave the last `trainable` layers to learn, in place; None leaves all."""
+    """Freeze all but the last `trainable` layers, in place; None freezes nothing."""
     if trainable is None:
         return
     encoder.requires_grad_(False)
@@ -230,10 +231,11 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
 
 
 def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
-    """Raises ModelError where texts of `max_tokens` are longer than the encoder."""
+    """Raise ModelError if texts of `max_tokens` are longer than the encoder allows."""
     config: Any = encoder.config
     tables = [m for key, m in encoder.named_modules() if key.split(".")[-1] == "position_embeddings"]
-    # RoBERTa counts positions from behind its padding's; and what has no table is held to what it was trained on
+    # RoBERTa counts positions from after its padding id; an encoder without a table has the limit that it was trained
+    # with
     limits = [
         m.num_embeddings - (0 if m.padding_idx is None else m.padding_idx + 1)
         for m in tables
@@ -246,7 +248,7 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
 
 
 def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
-    """Raises ModelError where the tokenizer gives ids that the encoder has no embedding for."""
+    """Raise ModelError if the tokenizer gives ids without an embedding in the encoder."""
     get_embeddings: Any = encoder.get_input_embeddings
     num_embeddings = getattr(get_embeddings(), "num_embeddings", None)
     needed = max(_tokenizer(reference.place).get_vocab().values()) + 1
@@ -279,7 +281,7 @@ def pretrained(reference: EncoderName) -> nn.Module:
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str) -> Any:
-    """The tokenizer of a hub id or path, loaded once a process.
+    """The tokenizer of a hub id or path, loaded once per process.
 
     Raises:
         ModelError: there is none.
@@ -289,7 +291,7 @@ def _tokenizer(place: str) -> Any:
 
         def load(**where: bool) -> Any:
             tokenizer = transformers.AutoTokenizer.from_pretrained(reference.source, **where)
-            # transformers 5 makes one of the special tokens alone where the vocabulary is missing
+            # without a vocabulary, transformers 5 creates a tokenizer of the special tokens alone
             if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab()):
                 files = dict.fromkeys(["tokenizer.json", *tokenizer.vocab_files_names.values()])
                 raise ModelError(f"{' or '.join(files)} is missing")
@@ -299,10 +301,10 @@ def _tokenizer(place: str) -> Any:
 
 
 def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
-    """What `load` finds on this machine, else on the hub.
+    """The result of `load` from this machine, else from the hub.
 
-    A deployment starts a process per message: none of them should ask the hub for what it has, each file with
-    retries where it is out of reach, nor meet another revision in the middle of a run.
+    A deployment starts a process per message. These must not ask the hub for files that the machine has, each with
+    retries if it is unreachable, nor get another revision in the middle of a run.
     """
     try:
         return load(local_files_only=True, trust_remote_code=False)
@@ -314,10 +316,10 @@ def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
 
 @contextmanager
 def loading(what: str, reference: EncoderName) -> Iterator[Any]:
-    """transformers, silent meanwhile as the hub's library is; its errors become one sentence.
+    """transformers, with its and the hub's messages silenced; its errors become one sentence.
 
     Raises:
-        ModelError: it is not installed, the folder is not there, or it raised.
+        ModelError: it is not installed, the folder does not exist, or it raised an error.
     """
     try:
         transformers = importlib.import_module("transformers")
@@ -332,7 +334,7 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
     verbosity, bars, hub_verbosity = log.get_verbosity(), log.is_progress_bar_enabled(), hub_log.get_verbosity()
     log.set_verbosity_error()
-    # of each attempt that failed; the error has the last one's reason
+    # messages of failed attempts; the error has the last reason
     hub_log.set_verbosity_error()
     if bars:
         log.disable_progress_bar()
@@ -351,7 +353,7 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
 
 
 def _remedy(what: str, reference: EncoderName) -> str:
-    """How a tokenizer or an encoder comes to where it is missing."""
+    """How to get a missing tokenizer or encoder."""
     if reference.local:
         files, kind = {
             "tokenizer": ("its tokenizer.json", "AutoTokenizer"),

@@ -1,4 +1,5 @@
-"""torchvision's classifiers as backbones: classifier removed, stem fitted to the channels and to small images."""
+"""torchvision's classifiers as backbones: without the classifier, with a stem adapted to the channels and to small
+images."""
 
 from typing import Any
 
@@ -7,7 +8,7 @@ from torchvision import models as torchvision_models
 
 from protosphere.models.small import image_channels
 
-SMALL_IMAGE = 64  # pixels of the shorter side below which a stem keeps the resolution
+SMALL_IMAGE = 64  # shorter side in pixels, below which a stem keeps the resolution
 
 
 def classifier_names() -> list[str]:
@@ -21,7 +22,7 @@ def vision_backbone(name: str, input_shape: tuple[int, ...]) -> nn.Module:
 
     Args:
         name: one of `classifier_names()`.
-        input_shape: (C, H, W). ViTs need H = W, a multiple of their patch; their stem stays as it is.
+        input_shape: (C, H, W). ViTs need H = W, a multiple of their patch size; their stem is unchanged.
 
     Raises:
         ModelError: the input is flat.
@@ -35,7 +36,7 @@ def vision_backbone(name: str, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def _arguments(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """What some constructors need: sizes that are fixed at construction, heads that would be dead weight."""
+    """Arguments that some constructors need: fixed sizes, and options that avoid unused heads."""
     if name in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": False}
     if name.startswith("vit_"):
@@ -46,7 +47,7 @@ def _arguments(name: str, input_shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _remove_classifier(network: nn.Module) -> None:
-    """Leave everything up to the pooled features; a classifier's dropout goes with it."""
+    """Remove everything after the pooled features, including a classifier's dropout."""
     for name in ("fc", "classifier", "heads", "head"):
         classifier = getattr(network, name, None)
         if isinstance(classifier, nn.Module):
@@ -55,19 +56,20 @@ def _remove_classifier(network: nn.Module) -> None:
     if isinstance(getattr(network, "dropout", None), nn.Dropout):
         network.dropout = nn.Identity()
     if isinstance(getattr(network, "avgpool", None), nn.AdaptiveAvgPool2d):
-        # VGG and AlexNet pool to 7x7 and 6x6: repeated pixels on small images, 25 times the width on all.
+        # VGG and AlexNet pool to 7x7 and 6x6: on small images, that repeats pixels and makes features up to 49 times as
+        # wide
         network.avgpool = nn.AdaptiveAvgPool2d(1)
 
 
 def _fit_stem(network: nn.Module, channels: int, small: bool) -> None:
-    """Take `channels` channels; on small images keep the resolution through the stem.
+    """Accept `channels` channels; on small images, keep the resolution through the stem.
 
-    A stem's stride becomes 1, its kernel at most 3x3, and a max pool before the second convolution goes: the
-    usual fitting of these networks to 32x32 images.
+    A stem's stride becomes 1, its kernel at most 3x3, and a max pool before the second convolution is removed: the
+    usual adaptation of these networks to 32x32 images.
     """
     layers = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.MaxPool2d)]
     name, stem = next((name, m) for name, m in layers if isinstance(m, nn.Conv2d))
-    kernel, stride, padding = stem.kernel_size[0], stem.stride[0], int(stem.padding[0])  # all are square
+    kernel, stride, padding = stem.kernel_size[0], stem.stride[0], int(stem.padding[0])  # all kernels are square
     if small and stride > 1:
         stride = 1
         if kernel > 3:

@@ -1,8 +1,8 @@
-"""Aggregation of what clients upload, prototypes, weights and class statistics: means, and centres that few bad clients
-can move.
+"""Aggregation of uploads (prototypes, weights and class statistics): means, and robust centres that few clients cannot
+move.
 
 Medians and trimmed means of each coordinate (Yin et al., ICML 2018), the geometric median (Pillutla et al., IEEE TSP
-2022), and means of points that are clipped to a ball around it (centred clipping; Karimireddy et al., ICML 2021).
+2022), and means of points clipped to a ball around it (centred clipping; Karimireddy et al., ICML 2021).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_
 from protosphere.prototypes.weights import STATISTICS, Weights
 
 ClassAggregation = Literal["mean", "clipped-mean", "geometric-median"]
-RADIUS = 3.0  # of the ball that points are clipped to, in median distances from the geometric median
-FEW = 3  # holders of a class, below which nobody can say which of them is the odd one
+RADIUS = 3.0  # radius of the ball for clipping, in median distances from the geometric median
+FEW = 3  # with fewer holders of a class, an outlier cannot be identified
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 
 # The geometric median is found when the unit vectors from it to n rows sum to less than this times n.
@@ -36,9 +36,9 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
     each end at least (trim in [0, 0.5), 0 for none), or `geometric-median`, the point with the least sum of
     Euclidean distances.
 
-    Computed in float64; the result has the sets' dtype and device, and no counts. The order of the
-    sets matters no more than rounding. Raises ValueError for no sets, sets that do not fit together,
-    an unknown `how`, a `trim` out of range, and `weighted` without counts.
+    Computed in float64; the result has the sets' dtype and device, and no counts. The order of the sets has no effect
+    beyond rounding. Raises ValueError for no sets, sets that do not fit together, an unknown `how`, a `trim` out of
+    range, and `weighted` without counts.
     """
     if how not in AGGREGATIONS:
         raise ValueError(f"The aggregation {how!r} is unknown; choose one of {', '.join(AGGREGATIONS)}.")
@@ -67,7 +67,8 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
 
 
 def values_cut(rows: int, trim: float) -> int:
-    """How many of a class's rows go at each end: a share of few rows is none, and one liar among three would stay."""
+    """The number of a class's rows removed at each end. With three or more rows it is at least one; otherwise one false
+    upload among three would stay."""
     return max(int(trim * rows), 1) if trim and rows > 2 else int(trim * rows)
 
 
@@ -93,8 +94,8 @@ def class_centres(labels: Tensor, vectors: Tensor, weights: Tensor, num_classes:
 
     Args:
         labels: (m,), the class of each mean. vectors: (m, d). weights: (m,), above 0.
-        how: "mean", weighted; "clipped-mean", the plain mean of `clipped` points; "geometric-median". In the two robust
-            ones every holder has one vote. A class of fewer than FEW holders always has the weighted mean.
+        how: "mean", weighted; "clipped-mean", the plain mean of `clipped` points; "geometric-median". With the two
+            robust methods, each holder has one vote. A class with fewer than FEW holders always gets the weighted mean.
     """
     vectors = vectors.double()
     sums = torch.zeros(num_classes, vectors.shape[1], dtype=torch.float64)
@@ -138,19 +139,19 @@ def aggregate_weights(sets: Sequence[Weights], how: str, trim: float = 0.1) -> T
 
 
 def _median_shares(pieces: Sequence[Tensor], number: int) -> Tensor:
-    """What each row weighs in the geometric median of all, (n,), 1 in sum. Running statistics are no part of it: their
-    scale is the data's, and would decide who is near whom.
+    """The weight of each row in the geometric median of all, (n,), summing to 1. Running statistics are excluded: their
+    scale is that of the data, and would dominate the distances.
 
     Args:
         pieces: (n, m) each, float64.
     """
     products = torch.zeros(number, number, dtype=torch.float64)
     for rows in pieces:
-        # from the first row, so that what all have in common costs no digits
+        # relative to the first row, so that a common offset costs no precision
         deviations = rows - rows[0]
         products += deviations @ deviations.T
     values, vectors = torch.linalg.eigh(products)
-    # points that are as far from each other as the weights are
+    # points with the same pairwise distances as the weights
     points = vectors * values.clamp(min=0).sqrt()
     distances = torch.linalg.vector_norm(points - geometric_median(points), dim=1)
     near = distances <= 1e-9 * distances.max()

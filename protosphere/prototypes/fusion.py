@@ -14,9 +14,9 @@ from torch import Tensor
 from protosphere.prototypes.mixture_set import MixtureSet
 
 WEIGHTINGS = ("uniform", "samples")
-# Entries (pairs x dimensions) that are held at once: as many as stay in a core's cache.
+# Elements (pairs x dimensions) per block: as many as fit into a core's cache.
 BLOCK_ENTRIES = 2**17
-# Rows whose distances to all later ones of their class are held at once.
+# Rows per block of distances to all later rows of their class.
 ROWS_AT_ONCE = 32
 
 
@@ -38,7 +38,7 @@ def bhattacharyya(means: Tensor, variances: Tensor, other_means: Tensor, other_v
         shapes = 0.5 * (_log_sum(twice_pooled) - means.shape[1] * math.log(2))
         shapes -= 0.25 * (logarithms[rows] + other_logarithms)
         torch.add(shapes, differences.square_().div_(twice_pooled).sum(dim=2), alpha=0.25, out=distances[rows])
-    # rounding may leave the distance of two that are alike below 0
+    # rounding may make the distance of two equal components negative
     return distances.clamp_(min=0)
 
 
@@ -83,7 +83,7 @@ def fuse(
         parts.append([part.to(first.means.dtype) for part in fused])
     labels = classes.repeat_interleave(torch.tensor([len(part[0]) for part in parts]))
     means, variances, weights = (torch.cat(columns) for columns in zip(*parts, strict=True))
-    # a share too small for the dtype is still a component's
+    # a component's weight must not round to 0 in the result's dtype
     tiny = torch.finfo(means.dtype).tiny
     return MixtureSet(labels, means, variances.clamp(min=tiny), weights.clamp(min=tiny)).to(first.means.device)
 
@@ -92,7 +92,7 @@ def fuse(
 class _Pool:
     """The components of all clients, r rows on the CPU, client by client.
 
-    Means and variances have the clients' dtype: they are most of the memory.
+    Means and variances keep the clients' dtype, because they take most of the memory.
     """
 
     labels: Tensor  # (r,)
@@ -166,9 +166,9 @@ def _find_near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.boo
 def _complete_linkage(near: NDArray[np.bool_]) -> tuple[Tensor, int]:
     """The cluster of each row (m,) int64, numbered in the order of their seeds, and how many there are.
 
-    Lines 3-12 of Algorithm 1 with one candidate at a time, each near every member: line 6 would add a whole set
-    without checking it against itself. Seeds and candidates come in the order of rows, so all rows before a seed
-    or a candidate are settled, and near (m, m) is read above its diagonal alone.
+    Lines 3-12 of Algorithm 1 with one candidate at a time, each near every member: line 6 would add a whole set without
+    checking its members against each other. Seeds and candidates are taken in row order, so all rows before them are
+    assigned, and only the part of near (m, m) above its diagonal is read.
     """
     clusters = np.empty(len(near), dtype=np.int64)
     free = np.ones(len(near), dtype=np.bool_)

@@ -1,6 +1,5 @@
-"""What draws features towards prototypes in training: the prototype pull in its three reductions, the contrast
-against prototypes on the sphere, and what keeps its answers from collapsing.
-"""
+"""Losses that pull features towards prototypes: the prototype pull in its three reductions, the contrastive loss on the
+sphere, and penalties against collapse."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def prototype_pull(
     if reduction not in PULLS:
         raise ValueError(f"The prototype loss {reduction!r} is unknown; choose one of {', '.join(PULLS)}.")
     covered = present[labels]
-    # who has no target is at its place: at distance 0, with no gradient
+    # a sample without a target gets itself as target: distance 0, no gradient
     places = torch.where(covered.unsqueeze(1), targets[labels], features.detach())
     if reduction == "l2":
         # its gradient at distance 0 is 0 in torch, where that of a square root of squares is NaN
@@ -75,9 +74,9 @@ def prototype_contrast(
 def entropy_spread(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:
     """L_ent of FedPAGR: -mean_x (1/K) Σ_c log softmax(ẑ·Pᵀ / temperature)_c over the K present classes; a scalar.
 
-    Its least value, ln K, is reached where every sample is equally near to all prototypes. Arguments as for
-    `prototype_contrast`; without a present class it is 0 and so is its gradient. Raises ValueError for a
-    temperature that is not above 0.
+    Its minimum, ln K, is reached if every sample is equally close to all prototypes. Arguments as for
+    `prototype_contrast`; without a present class it is 0 and so is its gradient. Raises ValueError for a temperature
+    that is not above 0.
     """
     logs = log_softmax(_cosine_logits(features, prototypes, present, temperature), dim=1)
     total = logs.masked_fill(~present, 0.0).sum()
@@ -139,11 +138,11 @@ def uniformity(features: Tensor) -> Tensor:
     features: z, (n, d). m has its gradient, so the term does not depend on the features' scale. 0 with a zero
     gradient where no two rows differ.
     """
-    # without a product, whose rounding would make distances of equal rows other than 0
+    # without a matrix product, whose rounding would make distances of equal rows other than 0
     rows, columns = torch.triu_indices(len(features), len(features), 1, device=features.device)
     squares = (features[rows] - features[columns]).square().sum(dim=1)
     is_distinct = squares > 0
-    # nothing here waits for the device, as to count or to take out the squares above 0 would
+    # nothing here waits for the device; selecting or counting the squares above 0 would
     middle = torch.where(is_distinct, squares, torch.nan).nanmedian()
     terms = torch.exp(-squares / torch.where(is_distinct.any(), middle, 1.0))
     return torch.where(is_distinct.any(), terms.mean(), features.sum() * 0)

@@ -1,8 +1,8 @@
-"""TinyProto's class masks: which s of d coordinates of a class's prototype travel; cutting them out, putting them back.
+"""TinyProto's class masks: which s of d coordinates of a class's prototype are sent; compression and expansion.
 
 The masks are balanced: every dimension serves ⌊Ks/d⌋ or ⌈Ks/d⌉ of K classes. That alone attains the highest mean
-pairwise Hamming distance, (2/(K(K-1))) Σ_c r_c (K - r_c) with r_c the classes that use dimension c. A local search
-then raises the least distance (ours; the paper asks for far masks, not how).
+pairwise Hamming distance, (2/(K(K-1))) Σ_c r_c (K - r_c) with r_c the classes that use dimension c. A local search then
+raises the minimum distance (ours; the paper asks for distant masks, without a method).
 
 Two masks at overlap o, the number of dimensions that they share, are 2(s - o) apart.
 """
@@ -21,8 +21,8 @@ Masks = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# The budget of the search, in steps: per class, and by work, as one step costs about K s² multiplications. Counts,
-# never seconds: server and clients must find the same masks on machines of different speed.
+# The budget of the search, in steps: per class, and by work, as one step costs about K s² multiplications. It counts
+# steps, not seconds, because server and clients must find the same masks on machines of different speed.
 STEPS_PER_CLASS = 50
 WORK = 25_000_000_000
 # A pair's cost triples with every shared dimension, from STEEP_BELOW below the target to STEEP_ABOVE above it.
@@ -96,13 +96,13 @@ def _support(masks: Tensor) -> Tensor:
 
 def _family(K: int, d: int, s: int, rng: np.random.RandomState) -> Masks:
     if 2 * s > d:
-        # complements are as balanced and as far apart, and have fewer ones to move
+        # complements are equally balanced and distant, and have fewer ones to move
         return ~_family(K, d, d - s, rng)
     if K * s <= d:
         return _from_support(rng.permutation(d)[: K * s].reshape(K, s), d)
     available = math.comb(d, s)
     if available <= K:
-        # all masks together are balanced, so only the remainder has to be chosen
+        # all masks together are balanced, so only the remainder must be chosen
         times, remainder = divmod(K, available)
         families = [_every_mask(d, s)] * times + [_family(remainder, d, s, rng)]
         return np.concatenate(families)[rng.permutation(K)]
@@ -121,7 +121,8 @@ def _every_mask(d: int, s: int) -> Masks:
 
 
 def _distinct(K: int, d: int, s: int, rng: np.random.RandomState) -> Masks:
-    """K < C(d, s) different random masks. Few of few are chosen among all, lest most draws be repeats."""
+    """K < C(d, s) different random masks. If there are few possible masks, they are drawn from the list of all, because
+    most free draws would repeat."""
     available = math.comb(d, s)
     if available <= 4 * K:
         return _every_mask(d, s)[rng.permutation(available)[:K]]
@@ -176,7 +177,7 @@ def _spread(masks: Masks, rng: np.random.RandomState) -> Masks:
                 return masks
             search.aim(search.target - 1)
         rows = np.flatnonzero(search.exceeding)
-        # the dtype is named because the default's width is the platform's
+        # the default dtype depends on the platform
         a = int(rows[rng.randint(len(rows), dtype=np.int64)])
         b = int((a + rng.randint(1, K, dtype=np.int64)) % K)
         search.exchange(a, b)
@@ -228,7 +229,7 @@ class _Exchange:
         both = (from_given * (u + v)) @ from_taken.T
         cost = (from_given @ v)[:, None] + (from_taken @ u)[None, :] - both
         best = int(cost.argmin())
-        if cost.flat[best] <= 0:  # exchanges at no cost lead out of dead ends
+        if cost.flat[best] <= 0:  # exchanges at no cost lead out of local minima
             self._apply(a, b, int(surplus[best // len(taken)]), int(taken[best % len(taken)]))
 
     def _apply(self, a: int, b: int, c1: int, c2: int) -> None:

@@ -26,7 +26,7 @@ MAX_ITERATIONS = 100
 # What is added to each variance: a share of the class's mean variance, or this much where that is less.
 RELATIVE_FLOOR = 1e-6
 LEAST_FLOOR = 1e-12
-# A component that holds less of all samples together has lost them.
+# A component with less than this, summed over all samples, has lost its samples.
 LEAST_HELD = 1e-6
 
 
@@ -151,7 +151,7 @@ def _check_arguments(
 
 
 def _check_finite(classes: Tensor, spread: Tensor, dtype: torch.dtype) -> None:
-    # room for sums over samples and for division by the floor
+    # the dtype must be able to hold sums over samples and quotients by the floor
     bad = (~(spread < torch.finfo(dtype).max * 1e-16)).nonzero().flatten()
     if len(bad):
         raise ValueError(
@@ -171,9 +171,9 @@ def _greedy_start(
 ) -> _Components:
     """Greedy k-means++: an M-step on the samples that are nearest to each of min(components, n_j) chosen ones.
 
-    A further one is drawn 2 + ⌊ln components⌋ times with chances as its squared distance to the nearest chosen one;
-    the draw that lowers the sum of these the most stays, as in scikit-learn. A sample nearer to a chosen one than
-    the floor's standard deviation is where that is; where no other is left, a component starts without samples.
+    A further one is drawn 2 + ⌊ln components⌋ times with chances as its squared distance to the nearest chosen one; the
+    draw that lowers the sum of these the most stays, as in scikit-learn. A sample closer to a chosen one than the
+    floor's standard deviation counts as coincident; if no other sample is left, a component starts without samples.
     """
     width = tiles.rows.shape[1]
     draws = _draws(classes, seed, (components, 2 + int(math.log(components)))).to(counts.device)

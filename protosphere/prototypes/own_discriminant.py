@@ -1,11 +1,11 @@
-"""The linear discriminant of one client's own samples in the space of a public encoder: what that space gives without
-an exchange, and so the control of every method that exchanges something in it.
+"""The linear discriminant of one client's own samples in the space of a public encoder. It shows what that space gives
+without an exchange, and is the control of every method that exchanges something in it.
 
     q_j = z^ w_j + b_j,  w_j = Sigma^-1 m_j,  b_j = -m_j^T w_j / 2
-    Sigma = (1 - s) S + s (tr S / d) I,  S the scatter of the training samples around their class means m_j
+    Sigma = (1 - s) S + s (tr S / d) I, S the scatter of the training samples around their class means m_j
 
-The shrinkage s is the one of SHRINKAGES by which most validation samples are right; of several the one nearest to
-USUAL, which is taken where there are no validation samples.
+The shrinkage s is the one of SHRINKAGES with the most correct validation samples; ties go to the one nearest to USUAL,
+which is also used without validation samples.
 """
 
 import math
@@ -26,8 +26,10 @@ class OwnDiscriminant:
     """q of a client's own samples.
 
     Attributes:
-        weight: w_j, (K, d) float64. bias: b_j, (K,) float64, minus infinity for a class without samples.
-        counts: n_j, (K,) float64. shrinkage: s.
+        weight: w_j, (K, d) float64.
+        bias: b_j, (K,) float64, minus infinity for a class without samples.
+        counts: n_j, (K,) float64.
+        shrinkage: s.
     """
 
     weight: Tensor
@@ -47,9 +49,11 @@ class OwnDiscriminant:
 def own_discriminant(
     features: Tensor, labels: Tensor, num_classes: int, validation_features: Tensor, validation_labels: Tensor
 ) -> OwnDiscriminant | None:
-    """The discriminant of training samples; None where there are none.
+    """The discriminant of training samples; None without any.
 
-    features, validation_features: (n, d) and (m, d), finite. labels, validation_labels: (n,) and (m,) int64.
+    Args:
+        features, validation_features: (n, d) and (m, d), finite.
+        labels, validation_labels: (n,) and (m,) int64.
     """
     if not len(labels):
         return None
@@ -61,7 +65,7 @@ def own_discriminant(
     def right(candidate: OwnDiscriminant) -> int:
         return int((candidate.scores(validation_features).argmax(dim=1) == validation_labels).sum())
 
-    # the first of several that are equally good
+    # the first of several equally good ones
     return max(candidates, key=right)
 
 
@@ -69,7 +73,7 @@ def _fit(features: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -
     means = class_means(features, labels, num_classes)
     assert means.counts is not None
     covariance = pooled_covariance(features, labels, means, shrinkage)
-    # the same for all classes, so that no prior is in the bias
+    # equal class counts, so that the bias contains no prior
     weight, bias = linear_discriminant(means.vectors, torch.ones_like(means.counts), covariance)
     all_weight = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
     all_bias = torch.full((num_classes,), -torch.inf, dtype=torch.float64)

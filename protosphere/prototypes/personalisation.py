@@ -1,4 +1,4 @@
-"""PFPL's personalised prototypes: for each client its own, mixed with those of the clients that are near to it."""
+"""PFPL's personalised prototypes: each client's own prototypes, mixed with those of similar clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_kinds
 
 WEIGHTINGS = ("similarity", "distance")
-EPSILON = 1e-8  # added to squared distances, so that the weight of an identical prototype is finite
-_BLOCK = 1 << 23  # weights at once: 64 MB
+EPSILON = 1e-8  # added to squared distances, so that an identical prototype has a finite weight
+_BLOCK = 1 << 23  # weights per block: 64 MB
 
 
 def personalise(
@@ -38,7 +38,7 @@ def personalise(
     mixed = vectors.clone()
     for rows in _rows_of_classes(sets):
         class_vectors = vectors[rows].double()
-        # what all have in common would only cost digits; the median, since a single bad upload could move a mean
+        # a common offset would only cost precision; the median, because a single bad upload could shift a mean
         centre = class_vectors.median(dim=0).values
         for start, weights in _blocks(class_vectors - centre, weighting):
             block = slice(start, start + len(weights))
@@ -54,8 +54,9 @@ def personalise(
 def mixing_weights(vectors: Tensor, weighting: str = "similarity", start: int = 0, stop: int | None = None) -> Tensor:
     """w_im: how much client m's prototype of a class counts for client i, for i from `start` to `stop` (all) and all m.
 
-    With D_im = ‖p_i − p_m‖²: `similarity` is w_im ∝ 1 / (D_im + ε), so that near prototypes weigh most, as the paper's
-    text wants it; `distance` is w_im ∝ D_im, its formula as printed. Where all distances are zero all weigh alike.
+    With D_im = ‖p_i − p_m‖²: `similarity` is w_im ∝ 1 / (D_im + ε), so that similar prototypes have the highest weight,
+    as in the paper's text; `distance` is w_im ∝ D_im, its formula as printed. If all distances are zero, the weights
+    are equal.
 
     vectors: (n, d) floating, of n ≥ 2 clients. -> (stop − start, n) float64; rows sum to one, w_ii = 0.
     """
@@ -103,7 +104,7 @@ def weight_within(
             has_group = mine >= 0
             same = (mine.unsqueeze(1) == group[rows]) & has_group.unsqueeze(1)
             weighted += float((weights * same).sum())
-            # each is of its own group itself, but not among the others
+            # a client belongs to its own group, but does not count among the others
             uniform += float((same.sum(dim=1)[has_group] - 1).sum()) / (len(rows) - 1)
             count += int(has_group.sum())
     return (weighted / count, uniform / count) if count else None

@@ -1,5 +1,6 @@
-"""Rules of prediction by prototypes: the nearest one, and linear discriminant analysis, which is the nearest one in the
-metric of the client's own features. The first is the second with a spherical covariance and equal classes."""
+"""Inference rules by prototypes: the nearest prototype, and linear discriminant analysis, which is the nearest
+prototype in the metric of the client's own features. The first is the second with a spherical covariance and equal
+priors."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ def nearest_scores(z: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
     dtype, at least float32.
     """
     dtype = torch.promote_types(z.dtype, torch.float32)
-    # Distances through a matrix product cancel when prototypes lie close together and far from the origin.
+    # distances from a matrix product lose precision if prototypes are close together and far from the origin
     distances = torch.cdist(z.to(dtype), vectors.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
     return torch.where(present, -distances, -torch.inf)
 
 
 SHRINKAGE = 0.1
-SMALLEST = 1e-6  # of an eigenvalue of sums that were float32, in units of their mean
+SMALLEST = 1e-6  # rounding error of an eigenvalue of sums in float32, relative to their mean
 
 
 def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet, shrinkage: float = SHRINKAGE) -> Tensor:
@@ -97,7 +98,7 @@ def covariance_of_sums(
     of_the_means = sums.T @ (sums / counts.clamp_min(1).unsqueeze(1))
     scatter = (moment.double() - of_the_means) / counts.sum().clamp_min(1)
     values, axes = torch.linalg.eigh((scatter + scatter.T) / 2)
-    # sums of single rows have no scatter, but for what rounding leaves
+    # sums of single samples have no scatter, except for rounding errors
     noise = SMALLEST * float(moment.double().trace()) / float(counts.sum().clamp_min(1))
     if not float(values.max()) > noise:
         return identity

@@ -1,7 +1,8 @@
-"""What a message may hold: parts, each some tensors of one kind; and PrototypeSet, which most methods send: some
-classes, a vector for each, perhaps their counts.
+"""The parts of a message, each a group of tensors of one kind; and PrototypeSet, the kind that most methods send: one
+vector per class for some classes, possibly with counts.
 
-A class without a prototype is a missing row; zeros, NaN or negative labels never stand for "absent"."""
+A class without a prototype has no row; zeros, NaN or negative labels never mean "absent".
+"""
 
 from __future__ import annotations
 
@@ -12,20 +13,20 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-Kind = Literal["prototypes", "mixtures", "weights"]  # of a part, on the wire and in files
+Kind = Literal["prototypes", "mixtures", "weights"]  # fields of a part, on the wire and in files
 
 
 class PartValue:
-    """Some tensors that cross together. The kinds are PrototypeSet, MixtureSet and Weights.
+    """Tensors that are sent together. The kinds are PrototypeSet, MixtureSet and Weights.
 
     Attributes:
-        kind: its name on the wire and in files.
+        kind: the name of its type on the wire and in files.
     """
 
     kind: ClassVar[Kind]
 
     def fields(self) -> dict[str, Tensor]:
-        """The tensors by name, without those that are None."""
+        """The tensors by name, except those that are None."""
         raise NotImplementedError
 
     @classmethod
@@ -33,22 +34,21 @@ class PartValue:
         """Inverse of `fields`.
 
         Raises:
-            TypeError, ValueError: the tensors do not make a part of this kind.
+            TypeError, ValueError: the tensors do not form a part of this kind.
         """
         raise NotImplementedError
 
     def with_scaled_counts(self, share: float) -> Self:
-        """The same with class counts times `share`, as real numbers; of a part without counts the part itself."""
+        """The same part with class counts multiplied by `share`, as real numbers; unchanged without counts."""
         return self
 
 
 class ClassVectors(PartValue):
-    """A part whose rows are vectors of classes: prototypes or mixtures.
+    """A part with one row per vector of a class: prototypes or mixtures.
 
     Attributes:
         labels: the class of each row, (r,) int64, ascending.
-        counts: the samples behind the class of each row, (r,) int64, or float64 where a share of them counts; None
-            where they are not disclosed.
+        counts: the number of samples of each row's class, (r,) int64, or float64 after scaling; None if not disclosed.
     """
 
     labels: Tensor
@@ -60,7 +60,8 @@ class ClassVectors(PartValue):
         raise NotImplementedError
 
     def lengths(self) -> Tensor:
-        """The Euclidean norm of each row's vector, (r,) float64; of a Gaussian that of a draw, in the mean square."""
+        """The Euclidean norm of each row's vector, (r,) float64; for a Gaussian, the root mean square norm of its
+        draws."""
         raise NotImplementedError
 
     def class_means(self) -> PrototypeSet:
@@ -71,7 +72,7 @@ class ClassVectors(PartValue):
         return len(self.labels)
 
     def count_samples(self) -> int:
-        """The samples that the counts speak of; 0 without counts."""
+        """The number of samples according to the counts; 0 without counts."""
         if self.counts is None:
             return 0
         is_first = torch.ones_like(self.labels, dtype=torch.bool)
@@ -79,7 +80,7 @@ class ClassVectors(PartValue):
         return int(self.counts[is_first].sum())
 
     def without_counts(self) -> Self:
-        """The same, with the counts left out."""
+        """The same part without counts."""
         return self._replaced(counts=None)
 
     def with_scaled_counts(self, share: float) -> Self:
@@ -88,7 +89,7 @@ class ClassVectors(PartValue):
         return self._replaced(counts=share * self.counts.double())
 
     def fields(self) -> dict[str, Tensor]:
-        # every subclass is a dataclass, which this base is not
+        # all subclasses are dataclasses, but this base is not
         tensors = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -97,7 +98,7 @@ class ClassVectors(PartValue):
         return cls(**tensors)
 
     def _replaced(self, **changes: Any) -> Self:
-        # as in `fields`: a dataclass is whoever calls it
+        # as in `fields`: only dataclasses call it
         return replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -169,7 +170,7 @@ class PrototypeSet(ClassVectors):
     @property
     def mean_norm(self) -> float:
         """The mean Euclidean norm of the vectors; 0 of no class."""
-        # not every accelerator has float64, without which squares of large values overflow
+        # not every accelerator has float64, and squares of large values overflow in float32
         return float(self.vectors.cpu().double().norm(dim=1).mean()) if len(self.labels) else 0.0
 
     def class_means(self) -> PrototypeSet:
@@ -223,8 +224,8 @@ class PrototypeSet(ClassVectors):
         return replace(self, vectors=vectors)
 
     def on_sphere(self) -> PrototypeSet:
-        """The same classes and counts with rows of length 1; a row of zeros stays one."""
-        # in float64, where neither squares overflow nor short rows vanish
+        """The same classes and counts with unit vectors; a zero vector stays zero."""
+        # in float64, squares do not overflow and short vectors do not underflow
         units = torch.nn.functional.normalize(self.vectors.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
         return replace(self, vectors=units.to(self.vectors.dtype))
 
@@ -248,7 +249,7 @@ def refuse_odd_counts(counts: Tensor, labels: Tensor, kind: str) -> None:
 
 
 def refuse_different_kinds(sets: Iterable[PrototypeSet], done: str) -> None:
-    """Raise ValueError where sets that are to be `done` something with differ in dimension or dtype."""
+    """Raise ValueError if sets that are to be `done` something with differ in dimension or dtype."""
     kinds = sorted({(prototypes.dim, str(prototypes.vectors.dtype)) for prototypes in sets})
     if len(kinds) > 1:
         raise ValueError(

@@ -1,7 +1,8 @@
-"""FedPAGR's geometric refinement (sections 3.4 and 3.5): global prototypes that agree with the clients' and lie apart.
+"""FedPAGR's geometric refinement (sections 3.4 and 3.5): global prototypes that agree with the clients' and are well
+separated.
 
-The agreement term is computed from one sum a class, the separation term from one Gram matrix, so the cost depends
-neither on the number of clients nor on a K x K x d array.
+The agreement term is computed from one sum per class and the separation term from one Gram matrix, so the cost does not
+grow with the number of clients, and no K x K x d array is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn.functional import normalize
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 
-# A class whose unit prototypes' mean is shorter than this has no direction but that of rounding errors in float32.
+# if the mean of a class's unit prototypes is shorter, its direction is only rounding error of float32
 NO_DIRECTION = 1e-6
 
 
@@ -127,7 +128,7 @@ def refine(
         with torch.enable_grad():
             loss = refinement_loss(normalize(free, dim=1), sums, counts, separation_weight, margin)
         (gradient,) = torch.autograd.grad(loss, free)
-        # not torch's optimiser, whose first one in a process imports the compiler for seconds
+        # torch's optimiser imports the compiler when the first one is created, which takes seconds
         velocity = velocity.mul(momentum).add(gradient)
         with torch.no_grad():
             free.add_(velocity, alpha=-learning_rate)

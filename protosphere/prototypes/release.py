@@ -1,4 +1,4 @@
-"""One noisy release of a table: class sums of public features, in exact integers, and what is made of them.
+"""A noisy release of a table: class sums of public features in exact integers, and the prototypes computed from them.
 
     z^   = u / ||u||, of a row's public features u (0 where u is 0 or not finite)
     a    = trunc(B z^),  B = 2^12
@@ -7,10 +7,10 @@
     N    = sum of v, or v_g, + noise           each value a discrete Gaussian of sigma^2 = ceil(D^2 / (2 rho))
     p_j  = (N_j[:d] / B) / n_j,  n_j = N_j[d] / (B/2)      of the classes with n_j > q * 2 sigma / B
 
-With q the normal quantile of 1 - 0.01 / K, noise alone passes for a class in one of a hundred clients, whatever K is:
-it would spoil that class's mean over clients.
+With q the normal quantile of 1 - 0.01 / K, noise alone counts as a class in one of a hundred clients, whatever K is.
+Such a class would spoil the mean over clients.
 
-With D the norm that a row, or group, can have at most, N is D^2 / (2 sigma^2)-zCDP for one more or less of them
+With D the largest norm of a sample's or group's contribution, N is D^2 / (2 sigma^2)-zCDP for adding or removing one
 (Canonne, Kamath, Steinke 2020, the multivariate theorem). All K classes are in it, absent ones as zeros. With second
 moments v = e_y (x) (a, floor(a o a / B), B/2), whose square is at most 9 B^2 / 4.
 """
@@ -28,18 +28,18 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 
 B = 2**12
 HALF = B // 2
-STEPS = 2**20  # of a row's largest value
-SPURIOUS = 0.01  # the share of clients of whose absent classes any passes for present
+STEPS = 2**20  # steps of a sample's largest value
+SPURIOUS = 0.01  # the share of clients for which noise passes for an absent class
 LARGEST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a release holds: (K, `width`) whole numbers.
+    """The size of a release: (K, `width`) whole numbers.
 
     Attributes:
         num_classes, dim: K and d.
-        moments: whether there are sums of squares as well.
+        moments: whether it contains sums of squares.
     """
 
     num_classes: int
@@ -48,7 +48,7 @@ class Shape:
 
     @property
     def width(self) -> int:
-        """Values a class: d sums, d of squares where there are any, and the number of rows."""
+        """Values per class: d sums, d sums of squares if there are any, and the number of samples."""
         return self.dim * (2 if self.moments else 1) + 1
 
     @property
@@ -60,34 +60,33 @@ class Shape:
         """sigma^2 of the noise that makes a release rho-zCDP, in exact arithmetic.
 
         Raises:
-            ValueError: a rho that is not above 0.
+            ValueError: rho is not positive.
         """
         if not 0 < rho < math.inf:
             raise ValueError(f"rho is {rho}; noise needs a finite number above 0.")
         return math.ceil(Fraction(self.squared_sensitivity) / (2 * Fraction(rho)))
 
     def rho(self, variance: int) -> float:
-        """What a release with noise of that sigma^2 costs; rounded up."""
+        """The rho of a release with noise of this sigma^2, rounded up."""
         return math.nextafter(self.squared_sensitivity / (2 * variance), math.inf)
 
     def least_count(self, variance: int) -> float:
-        """The number of rows above which a class is taken for present."""
+        """The number of samples above which a class counts as present."""
         return NormalDist(sigma=2 * math.sqrt(variance) / B).inv_cdf(1 - SPURIOUS / self.num_classes)
 
 
 def contributions(features: Tensor, moments: bool = False) -> Tensor:
-    """Each row's whole numbers but its class: (n, d) floating to (n, `width`) int64, (a, [squares,] B/2).
-
-    A row's own values alone decide its numbers, to the bit: sums are of whole numbers, which have no order.
+    """The integers of each sample, without its class: (n, d) floating to (n, `width`) int64, (a, [squares,] B/2). They
+    depend only on the sample's own values, to the bit, because sums of integers do not depend on the order.
     """
     values = features.double()
     values = torch.where(values.isfinite().all(dim=1, keepdim=True), values, 0.0)
-    # in units of the largest: no square overflows, and what is lost is below a step of a
+    # in units of the largest value: no square overflows, and the loss is below a step of a
     largest = values.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     steps = (values / largest * STEPS).to(torch.int64)
     lengths = (steps * steps).sum(dim=1, keepdim=True).double().sqrt()
     integers = (B * steps / lengths.clamp_min(1.0)).to(torch.int64)
-    # where rounding has left a row too long
+    # samples that rounding has made too long
     for row in ((integers * integers).sum(dim=1) > B * B).nonzero().flatten().tolist():
         while int((integers[row] ** 2).sum()) > B * B:
             longest = int(integers[row].abs().argmax())
@@ -97,11 +96,11 @@ def contributions(features: Tensor, moments: bool = False) -> Tensor:
 
 
 def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | None = None) -> Tensor:
-    """V: (K, `width`) int64, the exact sum of what rows, or groups, contribute. It has no order.
+    """V: (K, `width`) int64, the exact sum of the contributions of samples or groups, independent of their order.
 
     Args:
-        features: (n, d) of the rows. labels: (n,) int64; a row of none of the K classes is left out.
-        groups: (n,) int64, equal for the rows of one unit; None: each row is its own.
+        features: (n, d). labels: (n,) int64; a sample of none of the K classes is excluded.
+        groups: (n,) int64, equal for the samples of one unit; None: each sample is a unit.
     """
     valid = (labels >= 0) & (labels < shape.num_classes)
     rows, labels = contributions(features[valid], shape.moments), labels[valid]
@@ -117,26 +116,27 @@ def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | 
 
 
 def second_moment(features: Tensor) -> Tensor:
-    """The sum of a a^T / B^2 over all rows: (n, d) to (d, d) float64, exact and without an order as the class sums."""
-    integers = contributions(features)[:, :-1].double()  # products of whole numbers up to B, whose sums it holds
+    """The sum of a a^T / B^2 over all samples: (n, d) to (d, d) float64, exact and independent of the order."""
+    integers = contributions(features)[:, :-1].double()  # float64 holds sums of products of integers up to B exactly
     return integers.T @ integers / B**2
 
 
 def noisy(sums: Tensor, variance: int, draw: Callable[[int], int]) -> Tensor:
-    """N: V and a draw of `draw(variance)` for each of its values."""
+    """N: V plus one `draw(variance)` for each value."""
     noise = torch.tensor([draw(variance) for _ in range(sums.numel())], dtype=torch.int64)
     return sums + noise.reshape(sums.shape)
 
 
 def finished(release: Tensor, variance: int, shape: Shape, scale: float = 1.0) -> tuple[PrototypeSet, Tensor | None]:
-    """What a release says: the classes that it holds, with counts, as post-processing.
+    """The classes of a release with their prototypes and counts, as post-processing.
 
     Args:
-        release: N (K, `width`) int64. scale: what the prototypes, of norm 1 at most, are multiplied by.
+        release: N (K, `width`) int64.
+        scale: the factor of the prototypes, whose norm is at most 1.
 
     Returns:
-        The prototypes, float32; and where there are second moments the variances of z^ (k, d) around them, without the
-        scale, at least 1 / (1000 d). A set without any class is one.
+        The prototypes, float32, possibly of no class; with second moments also the variances of z^ (k, d) around them,
+        unscaled, at least 1 / (1000 d).
     """
     counts = release[:, -1].double() / HALF
     present = (counts > shape.least_count(variance)).nonzero().flatten()

@@ -1,4 +1,4 @@
-"""How far apart prototypes lie: pairwise distances and angles, beside the largest that so many could keep."""
+"""Separation of prototypes: pairwise distances and angles, and the largest that are possible for their number."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ def separation(vectors: Tensor) -> Separation | None:
 
 
 def _angles(rows: NDArray[np.float64]) -> tuple[float, float, float] | tuple[None, None, None]:
-    # by their largest entry first: a very short row's square is not a float64
+    # divided by their largest value first, because the square of a very short row underflows
     largest = np.abs(rows).max(axis=1, keepdims=True)
     scaled = rows[largest[:, 0] > 0] / largest[largest[:, 0] > 0]
     if len(scaled) < 2:
@@ -56,9 +56,9 @@ def _angles(rows: NDArray[np.float64]) -> tuple[float, float, float] | tuple[Non
 
 
 def _distances(rows: NDArray[np.float64], as_angles: bool = False) -> tuple[float, float]:
-    """The least and the mean over pairs; of unit rows also as angles, in degrees. By differences and not by a Gram
-    matrix: near rows keep their digits, and no thread changes a sum."""
-    # clients load this module, in a new process each round, and never come here
+    """The minimum and the mean over pairs; for unit rows also as angles, in degrees. Computed from differences, not
+    from a Gram matrix, which would lose precision for close rows, and whose sums depend on the number of threads."""
+    # clients load this module for every message and never call this function
     from scipy.spatial.distance import cdist
 
     K, total, least = len(rows), 0.0, np.inf

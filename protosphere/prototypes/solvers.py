@@ -18,7 +18,7 @@ STEP = 0.1
 STEP_DECAY = 0.95
 STEP_DECAY_EVERY = 10
 CALM_ITERATIONS = 10
-FORCE_ITERATIONS = 10  # before the rule `force` looks
+FORCE_ITERATIONS = 10  # iterations before the rule `force` applies
 
 RIESZ_JITTER = 1e-4
 RIESZ_TOLERANCE = 1e-4
@@ -77,7 +77,7 @@ def riesz(points: Array, s: float, rng: np.random.Generator) -> Solution:
     the largest tangential force is below 1e-4 of the mean full force, by `limit` otherwise (500 evaluations,
     or no descent left in float64).
     """
-    # clients load this module, in a new process each round, and never come here
+    # clients load this module for every message and never call this function
     from scipy.optimize import minimize
 
     shape = points.shape

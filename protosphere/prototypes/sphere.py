@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 BLOCK_ENTRIES = 2**20
-# Below this a squared distance is the rounding error of its Gram matrix.
+# a smaller squared distance is only a rounding error of its Gram matrix
 SMALLEST_SQUARED_DISTANCE = 1e-15
 COINCIDENT = 1e-6
 TIE_DISPLACEMENT = 1e-3
@@ -29,7 +29,7 @@ def directions(vectors: Array, rng: np.random.Generator) -> tuple[Array, list[in
     """The rows on the unit sphere, and the indices of zero rows, which get a random direction."""
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     directionless = np.flatnonzero(largest == 0)
-    # by their largest entry first: the square of a very large or very small one is not a float64
+    # divided by their largest value first, because squares of very large or small values overflow or underflow
     scaled = vectors / np.where(largest == 0, 1.0, largest)
     scaled[directionless] = rng.standard_normal((len(directionless), vectors.shape[1]))
     return unit_rows(scaled), [int(row) for row in directionless]
@@ -125,7 +125,7 @@ def _pair_energies(squared: Array, s: float) -> tuple[Array, Array]:
 def _total(sums: Array, scales: Array, s: float) -> float:
     if s == 0:
         return float(sums.sum() / 2)
-    # clients load this module, in a new process each round, and never come here
+    # clients load this module for every message and never call this function
     from scipy.special import logsumexp
 
     return float(logsumexp(scales, b=sums / 2))

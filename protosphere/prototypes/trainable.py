@@ -22,7 +22,7 @@ class TrainablePrototypes(nn.Module):
     def __init__(self, num_classes: int, dim: int, seed: int) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
-            # not torch.manual_seed, which reseeds the GPUs, too
+            # torch.manual_seed would also reseed the GPUs
             torch.default_generator.manual_seed(seed)
             self.embedding = nn.Embedding(num_classes, dim)
             self.network = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
@@ -114,7 +114,7 @@ def train_prototypes(
 
 def margin_contrast(vectors: Tensor, targets: Tensor, prototypes: Tensor, margin: float) -> Tensor:
     """FedTGP's loss over present classes alone: targets (n,) index the rows of prototypes (k, d)."""
-    # A distance through a matrix product cancels far from the origin, and its gradient at 0 may be NaN.
+    # distances from a matrix product lose precision far from the origin, and their gradient at 0 may be NaN
     distances = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     target_mask = one_hot(targets, len(prototypes)).to(distances.dtype)
     return cross_entropy(-(distances + margin * target_mask), targets)

@@ -1,4 +1,4 @@
-"""Tensors of a model by name, as one value: what methods that share weights exchange."""
+"""Named tensors of a model as one value, exchanged by methods that share weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 from protosphere.prototypes.prototype_set import Kind, PartValue
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
-# running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
+# running statistics of batch norms: their scale is that of the data, so norm limits do not apply to them
 VARIANCE = "running_var"
 STATISTICS = ("running_mean", VARIANCE)
 
@@ -20,7 +20,7 @@ class Weights(PartValue):
     """Tensors of one or more layers.
 
     Attributes:
-        tensors: name -> float32, names ascending; floating parameters and buffers alone, never a counter.
+        tensors: name -> float32, names ascending; floating-point parameters and buffers, never a counter.
     """
 
     kind: ClassVar[Kind] = "weights"
@@ -43,12 +43,12 @@ class Weights(PartValue):
         return cls(tensors)
 
     def to(self, device: torch.device | str) -> "Weights":
-        """The same on another device."""
+        """The same tensors on another device."""
         return Weights({name: tensor.to(device) for name, tensor in self.tensors.items()})
 
 
 def flat(weights: Weights) -> Tensor:
-    """All values in order of the names, (n,) float64: what is added up."""
+    """All values in order of the names, (n,) float64, for sums."""
     return torch.cat([tensor.reshape(-1).double() for tensor in weights.tensors.values()])
 
 
@@ -60,5 +60,5 @@ def unflat(values: Tensor, layout: Layout) -> Weights:
 
 
 def taken(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
-    """Some tensors of a model's state, as copies on the CPU."""
+    """Some tensors of a model's state, copied to the CPU."""
     return Weights({name: tensors[name].detach().cpu().float().clone() for name in names})
