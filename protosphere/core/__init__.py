@@ -1,2 +1,2 @@
-"""What everything else stands on: settings, errors, files, plug-ins, seeds, devices, text for people. It imports
-nothing of ours."""
+"""Shared basics: settings, errors, files, plug-ins, seeds, devices, and text for messages. It imports no other package
+of this project."""

@@ -1,4 +1,4 @@
-"""What a client is called: the name that it told, beside its number."""
+"""Clients' names in messages: the name that a client sent, next to its number."""
 
 import re
 import unicodedata
@@ -10,22 +10,23 @@ from typing import Any
 from protosphere.core.text import one_line
 
 LONGEST_CLIENT_NAME = 60  # characters
-_SIGNS = " -_.,:/&+'’…"  # beside letters and digits of any alphabet
+_SIGNS = " -_.,:/&+'’…"  # allowed besides letters and digits of any alphabet
 NAMELESS: Mapping[int, str] = {}
-_MOST_JOINED = 3  # names of one client that has several
-_NUMBERED = re.compile(r"client\W*\d", re.IGNORECASE)  # what another client may be called
-# of the run that this thread serves; a run that ends leaves it to the next, whose roster begins with none
+_MOST_JOINED = 3  # most names listed for one client
+_NUMBERED = re.compile(r"client\W*\d", re.IGNORECASE)  # names that could be mistaken for a numbered client
+# of the run that this thread serves; the next run starts with an empty roster
 _names: ContextVar[Mapping[int, str]] = ContextVar("client names", default=NAMELESS)
 
 
 def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """The clients that have a name, by partition: the one that they told, else that of their domain.
+    """The names of clients that have one, by partition: the name that the client sent, else that of its domain.
 
-    Names are letters, digits and few signs, on one line and bounded, whatever a client sent. Several clients of one
-    name get a number each, in the order of their partitions; what reads like the number of a client is no name.
+    Whatever a client sent, names consist of letters, digits and a few signs, on one line and of limited length. If
+    several clients have the same name, they are numbered in the order of their partitions. A name that looks like a
+    client's number is ignored.
 
     Args:
-        clients: `partition`, and where they are known `name` and `domain`, as roster.json and identities have them.
+        clients: `partition` and, if known, `name` and `domain`, as in roster.json and identities.
     """
     printable_names = {client["partition"]: _printable(client) for client in clients}
     names = {
@@ -47,34 +48,34 @@ def _printable(client: Mapping[str, Any]) -> str:
 
 
 def plain_client_name(text: str) -> str:
-    """What of somebody's words can stand as a name, within a sentence as in a spreadsheet: nothing of it ends the
-    brackets or the quotation around it, is markup or begins a formula."""
+    """A client's text as a name that is safe in a sentence and in a spreadsheet: it cannot close brackets or quotation
+    marks around it, contain markup or start a formula."""
     letters = "".join(c if c in _SIGNS or unicodedata.category(c)[0] in "LMN" else " " for c in text)
     return one_line(letters.lstrip(_SIGNS), LONGEST_CLIENT_NAME)
 
 
 def use_client_names(names: Mapping[int, str]) -> None:
-    """From now on `client_word` calls clients so: the server's side of a run has one list of names at a time."""
+    """Set the names that `client_word` uses from now on; the server's side of a run has one list of names at a time."""
     _names.set(names)
 
 
 def client_word(partition: int | str, names: Mapping[int, str] | None = None) -> str:
-    """A client for a sentence: `client 3`, with its name in brackets where it has one.
+    """A client for a sentence: `client 3`, followed by its name in brackets if it has one.
 
     Args:
-        names: of `client_names`; None for those of the run that is served.
+        names: from `client_names`; None for those of the current run.
     """
     name = (_names.get() if names is None else names).get(int(partition))
     return f"client {partition} ({name})" if name else f"client {partition}"
 
 
 def client_label(partition: int, names: Mapping[int, str]) -> str:
-    """A client by its name alone, for a column: `client 3` where it has none."""
+    """A client's name for a column; `client 3` if it has none."""
     return names.get(partition) or f"client {partition}"
 
 
 def joined_names(names: Sequence[str]) -> str:
-    """One name of several: the first few, and how many more there are."""
+    """Join several names into one: the first few, and how many more there are."""
     more = f" + {len(names) - _MOST_JOINED} more" if len(names) > _MOST_JOINED else ""
     room = LONGEST_CLIENT_NAME - len(more)
     return one_line(", ".join(map(plain_client_name, names[:_MOST_JOINED])), room) + more

@@ -1,21 +1,21 @@
-"""Where clients train: a device by its name, if this machine has it."""
+"""Devices by name, if this machine has them."""
 
 import torch
 from torch import Tensor
 
 from protosphere.core.errors import SettingError
 
-NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # of accelerators, for people
+NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # names of accelerators in messages
 
 
 def device_of(name: str, where: str) -> torch.device:
-    """The device of a name that settings allow; "auto" is CUDA where there is any, else the CPU.
+    """The device with a name that settings allow; "auto" is CUDA if available, else the CPU.
 
     Args:
-        where: what named it, as the start of a sentence.
+        where: the source of the name, as the start of a sentence.
 
     Raises:
-        SettingError: this machine does not have it.
+        SettingError: this machine does not have the device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -34,17 +34,18 @@ def device_of(name: str, where: str) -> torch.device:
 
 
 def count_of(kind: str) -> int:
-    """How many devices of a kind this machine has."""
+    """The number of devices of a kind on this machine."""
     module = torch.get_device_module(kind)
     return int(module.device_count()) if module.is_available() else 0
 
 
 def exact_on(device: torch.device) -> torch.device:
-    """Where to compute in float64 what belongs to a device: there, or on the CPU if the device cannot."""
+    """The device for float64 computations on a device's tensors: the device itself, or the CPU if the device has no
+    float64."""
     lacks = device.type == "mps" or (device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64)
     return torch.device("cpu") if lacks else device
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """The tensor where float64 can be computed with."""
+    """The tensor on a device that has float64."""
     return tensor.to(exact_on(tensor.device))

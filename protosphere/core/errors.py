@@ -1,42 +1,42 @@
-"""What can go wrong: errors with a sentence for people, and for each class the one sentence that may leave a site."""
+"""Errors with a sentence for users; each class has one public sentence that may leave a site."""
 
 from typing import ClassVar
 
-# of whatever is no class below
+# for errors of no class below
 OTHER = "an error of the program: read the traceback there, and report it"
 
 
 class UserError(ValueError):
-    """An error whose text is one sentence for whoever has the machine.
+    """An error whose text is one sentence for the user of this machine.
 
     Attributes:
-        public: what a site's messages say of it, with a remedy. It is the same for all errors of a class, so that it
-            quotes no row, label, file, folder or column.
+        public: the sentence that a site's messages contain, with a remedy. It is the same for all errors of a class, so
+            it quotes no sample, label, file, folder or column.
     """
 
     public: ClassVar[str] = OTHER
 
 
 class DataError(UserError):
-    """Data that cannot be used."""
+    """The data cannot be used."""
 
     public = "its data cannot be used: correct the file or the column there"
 
 
 class LabelsError(DataError):
-    """Labels or classes that are not those that were agreed on."""
+    """Labels or classes differ from the agreed ones."""
 
     public = "its labels are not the run's classes: give every site the same classes.txt, and correct labels there"
 
 
 class UnsizedError(DataError):
-    """Images without a size that all have agreed on; raised before any is looked at."""
+    """Images have no agreed size; raised before any image is read."""
 
     public = "its images have no common size: set `image-size`"
 
 
 class StorageError(DataError):
-    """What this program keeps of data, or the disk, cannot be read or written."""
+    """This program's stored data, or the disk, cannot be read or written."""
 
     public = "its disk cannot be read or written, or a file that it keeps is damaged: free space, or take the file away"
 
@@ -48,27 +48,27 @@ class CodeError(DataError):
 
 
 class ModelError(UserError):
-    """A model that is not available as asked; the message says why and what to do."""
+    """A model is not available as requested; the message gives the reason and the remedy."""
 
     public = "its model cannot be loaded or does not fit its data: correct `models`, or --model of its node"
 
 
 class SettingError(UserError):
-    """A setting, or an option of a site's SuperNode, that cannot be used; the message is one sentence for a person."""
+    """A setting, or an option of a site's SuperNode, cannot be used; the message is one sentence for the user."""
 
     public = "a setting, or an option of its node, cannot be used: correct it"
 
 
 class PrivacyError(SettingError):
-    """A site, or a client under `privacy`, does not take part in such a run."""
+    """A site, or a client under `privacy`, refuses to take part in such a run."""
 
     public = 'it refuses the run to keep its data private: set `privacy = "release"` and what its options ask for'
 
 
 class RunError(RuntimeError):
-    """The run cannot go on; the message is one sentence for a person."""
+    """The run cannot continue; the message is one sentence for the user."""
 
 
 def words_of(error: Exception) -> str:
-    """What it says, to stand within a sentence."""
+    """An error's text, for use within a sentence."""
     return " ".join(str(error).split()).rstrip(".!")

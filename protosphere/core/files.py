@@ -1,7 +1,8 @@
-"""Files that survive: the one atomic write, lines of JSON, and tensors held against a digest.
+"""Durable files: atomic writes, JSON lines, and tensors with a digest.
 
-What is half-written is never seen under its name, and a flipped bit or a lost block of a tensor is an error and no
-other figure: safetensors itself has no digest."""
+A partly written file never has its final name. A flipped bit or a lost block of a tensor file raises an error instead
+of changing the result; safetensors itself has no digest.
+"""
 
 import hashlib
 import json
@@ -29,7 +30,7 @@ SYNCS_AT_ONCE = 16
 
 
 def sync(path: Path) -> None:
-    """See a file, or a folder's list of names, to the disk."""
+    """Flush a file, or a folder's directory entries, to the disk."""
     place = os.open(path, os.O_RDONLY)
     try:
         os.fsync(place)
@@ -38,11 +39,11 @@ def sync(path: Path) -> None:
 
 
 class Unsettled:
-    """Files that are to be on the disk together, later: a simulation's clients need not wait each for its own, as long
-    as theirs are there before the checkpoint that counts on them.
+    """Files that are flushed to the disk together, later. A simulation's clients need not wait for each file, if all
+    are on the disk before the checkpoint that refers to them.
 
     Attributes:
-        paths: those that are not settled yet; None where each is at once.
+        paths: the files that are not flushed yet; None if files are flushed immediately.
     """
 
     def __init__(self) -> None:
@@ -50,8 +51,8 @@ class Unsettled:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Inside, files may wait for `settle`; at the end it is called. Those of a run that has started this
-        one wait on."""
+        """Inside, files may wait for `settle`, which is called at the end. A nested run does not flush the files of the
+        outer one."""
         outer, self.paths = self.paths, set()
         try:
             yield
@@ -60,15 +61,15 @@ class Unsettled:
             self.paths = outer
 
     def settle(self) -> None:
-        """See all that wait to the disk, side by side: a disk takes many at once in the time of a few.
+        """Flush all waiting files in parallel: a disk flushes many in the time of a few.
 
         Raises:
-            OSError: one cannot be written.
+            OSError: a file cannot be written.
         """
         if not self.paths:
             return
         paths, self.paths = self.paths, set()
-        # by now another may have taken its place, or none
+        # it may have been replaced or deleted since
         paths = {path for path in paths if path.exists()}
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as threads:
             list(threads.map(sync, paths))
@@ -80,22 +81,22 @@ unsettled = Unsettled()
 
 def _sync_folder(folder: Path) -> None:
     with suppress(OSError):
-        # not every file system can
+        # not every file system supports it
         sync(folder)
 
 
 @contextmanager
 def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when it is whole and on the disk, and goes when it is not.
+    """A temporary file next to `path` that replaces it once it is complete and on the disk, and is deleted on failure.
 
     Args:
-        may_wait: it need not be on the disk before `unsettled.settle`, where files wait for that.
+        may_wait: if files wait for `unsettled.settle`, this one may, too.
 
     Raises:
-        OSError: it cannot be written; what was there before is left as it was.
+        OSError: it cannot be written; the previous file is unchanged.
     """
-    # of this call: two that write the same name do not spoil each other's, and processes of two machines or containers
-    # that share a folder may have the same number
+    # unique for this call: writers of the same name do not overwrite each other's file, even on machines or in
+    # containers with a shared folder, where process ids may be equal
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
@@ -103,7 +104,7 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
             os.replace(temporary, path)
             unsettled.paths.add(path)
             return
-        # a power cut may keep the new name and lose the pages
+        # a power cut may keep the new name and lose the content
         sync(temporary)
         os.replace(temporary, path)
         _sync_folder(path.parent)
@@ -112,8 +113,7 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
 
 
 def refuse_link(folder: Path) -> None:
-    """Refuse a folder in whose place a link lies: files are to be deleted in it, and a received folder's link may lead
-    anywhere.
+    """Refuse a folder that is a link: files are deleted in it, and a link in a received folder may lead anywhere.
 
     Raises:
         SettingError: it is a link.
@@ -125,13 +125,13 @@ def refuse_link(folder: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, what: str) -> Iterator[None]:
-    """Hold a run's or a comparison's folder. The operating system lets go of it when the process dies.
+    """Lock a run's or a comparison's folder. The operating system releases the lock when the process ends.
 
     Args:
-        what: what holds it elsewhere, if it is held: "a run".
+        what: the likely holder in the message: "a run".
 
     Raises:
-        SettingError: another process holds it, or it cannot be written.
+        SettingError: another process holds the lock, or it cannot be written.
     """
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -149,8 +149,8 @@ def folder_lock(folder: Path, what: str) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process runs in the folder, or may: a lock that cannot be opened is another user's."""
-    # a folder without a lock is not to get one by being looked at
+    """Whether a process runs, or may run, in the folder: a lock that cannot be opened belongs to another user."""
+    # do not create a lock file just by looking
     if not (folder / ".lock").exists():
         return False
     try:
@@ -164,19 +164,19 @@ def is_held(folder: Path) -> bool:
 
 
 class DamagedError(OSError):
-    """A file that is not as it was written; the message is a part of a sentence."""
+    """A file differs from what was written; the message is part of a sentence."""
 
 
 def read_lines(path: Path) -> Iterator[Any]:
-    """The values of a file of JSON lines, one at a time, since the figures of 10,000 clients fill a line. A last line
-    without an end, as a kill leaves it, is left out.
+    """Read the values of a file of JSON lines one at a time, because the metrics of 10,000 clients fill a line. An
+    incomplete last line, as a kill leaves it, is skipped.
 
     Raises:
-        DamagedError: a line is no JSON; it says which.
+        DamagedError: a line is no JSON; the message names it.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        # by "\n" alone: a flipped bit may make another line's end of a letter
+        # split at "\n" only: a flipped bit may turn a letter into another line separator
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
@@ -190,17 +190,17 @@ def read_lines(path: Path) -> Iterator[Any]:
 # --- tensors with a digest ------------------------------------------------------------------------------------
 
 DIGEST = "digest"
-FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
-NAME = "file"  # the name without its ending under which a file was written
+FORM, FORM_NUMBER = "protosphere", "1"  # key of the digest; only files of the first version lack it
+NAME = "file"  # key of the name, without its suffix, under which a file was written
 PLACE = "0" * 64
-SIZE = 8  # bytes at the front, which hold the length of the header
+SIZE = 8  # bytes at the start, which hold the header's length
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors and words beside them as one safetensors file.
+    """Write tensors and text metadata as one safetensors file.
 
     Args:
-        metadata: the words. With NAME the file is refused under any other name than this.
+        metadata: with the key NAME, the file is refused under any other name.
 
     Raises:
         OSError, SafetensorError: it cannot be written.
@@ -211,16 +211,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     hasher = hashlib.sha256(front)
     hasher.update(body)
     with open(path, "wb") as file:
-        # the header is small, and alone holds the place
+        # the header is small and the only part that depends on the name
         file.write(front.replace(_entry(PLACE), _entry(hasher.hexdigest()), 1))
         file.write(body)
 
 
 def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and words of a file that `write_tensors` has made, or another writer of safetensors, with a notice.
+    """Read tensors and metadata of a file from `write_tensors`, or from another safetensors writer, with a warning.
 
     Raises:
-        DamagedError: its bytes are not those that were written, or it has another file's name.
+        DamagedError: its content differs from what was written, or its name is another file's.
         OSError, SafetensorError: it cannot be read.
     """
     content = path.read_bytes()
@@ -239,8 +239,8 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
 
 
 def _order_header(header: bytes) -> bytes:
-    """The front of a file with its words in order: safetensors writes them in another order each time, and the same
-    run is the same to the bit."""
+    """The start of a file with sorted metadata: safetensors writes them in a random order, and equal runs must give
+    equal bits."""
     content = json.loads(header)
     content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
@@ -249,7 +249,7 @@ def _order_header(header: bytes) -> bytes:
 
 
 def _digest(content: bytes, header: int, digest: str) -> str:
-    # without a copy of what may be a large model
+    # without copying a possibly large model
     hasher = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
     hasher.update(memoryview(content)[header:])
     return hasher.hexdigest()
@@ -264,7 +264,7 @@ def _bytes_of(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     try:
         arrays = {name: tensor.numpy() for name, tensor in cpu_tensors.items()}
     except TypeError:
-        # NumPy has no bfloat16; copies, since tensors that share memory are refused
+        # NumPy has no bfloat16; copies, because safetensors refuses tensors that share memory
         return save({name: tensor.clone() for name, tensor in cpu_tensors.items()}, metadata)
-    # the same file, without checks of torch's tensors that take longer than all the rest
+    # the same file as from torch's writer, without its slow checks of tensors
     return bytes_of_arrays(arrays, metadata)

@@ -1,8 +1,8 @@
-"""All that leans on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): its private
-classes, its error codes, what its commands print, the tables of its database.
+"""Everything that depends on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): private
+classes, error codes, the output of its commands, the tables of its database.
 
-When Flower moves a minor on, this file is what to look at. It imports nothing of Flower until it is asked, so that the
-scripts of `deploy/` can read it for nothing.
+Check this file when Flower releases a minor version. It imports Flower on demand, so that the scripts of `deploy/` can
+use it cheaply.
 """
 
 import json
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
-# the newest minor that was tried; pyproject.toml has the same bounds
+# the newest tested minor version; pyproject.toml has the same bounds
 OLDEST, NEWEST = (1, 39), (1, 42)
-# the first whose SuperNodes speak HTTP
+# the first version whose SuperNodes use HTTP
 FIRST_OVER_HTTP = (1, 40)
 
 
 class UntriedFlowerError(RuntimeError):
-    """The Flower that is installed is none that was tried; the message is one sentence for a person."""
+    """The installed Flower version is not one that was tested; the message is one sentence for the user."""
 
 
 def minor() -> tuple[int, int]:
-    """Flower's version here, as (1, 42).
+    """The installed Flower version, as (1, 42).
 
     Raises:
-        UntriedFlowerError: it is older or newer than those that were tried.
+        UntriedFlowerError: it is older or newer than the tested ones.
     """
     full_version = version("flwr")
     first, second, *_ = full_version.split(".")
@@ -49,23 +49,23 @@ def minor() -> tuple[int, int]:
 
 
 def minor_name() -> str:
-    """Flower's version here without its last number, as `1.42`."""
+    """The installed Flower version without its patch number, as `1.42`."""
     return ".".join(version("flwr").split(".")[:2])
 
 
 def fleet_transport() -> str:
-    """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`.
+    """The protocol of the installed Flower's SuperNodes: `grpc` or `http`.
 
     Raises:
-        UntriedFlowerError: which of the two is not known.
+        UntriedFlowerError: the version is not one that was tested.
     """
     return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
 
 
 # --- the SuperLink's database -----------------------------------------------------------------------------------
 
-# what crosses, and what points to it, children before parents; `message` is there from 1.41 on. None outlives the
-# SuperLink, with which their runs end.
+# Tables with message content and references to it, children before parents; `message` exists from 1.41 on. None is
+# needed after the SuperLink, whose runs end with it.
 TABLES_OF_MESSAGES = (
     "message_res",
     "message_ins",
@@ -79,7 +79,7 @@ TABLES_OF_MESSAGES = (
     "objects",
 )
 
-HEARTBEATS_MISSED = 2  # after so many a node is offline
+HEARTBEATS_MISSED = 2  # seconds without a heartbeat after which a node is offline
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class RegisteredNode:
 
     Attributes:
         status: `registered`, `online` or `offline`.
-        heard: when its last heartbeat came, in seconds since 1970; None where none has.
+        heard: the time of its last heartbeat, in seconds since 1970; None if there was none.
         key: its public key as PEM.
     """
 
@@ -99,10 +99,10 @@ class RegisteredNode:
 
 
 def registered_nodes(database: "Path") -> list[RegisteredNode]:
-    """The nodes in a SuperLink's database, but for those that were unregistered."""
+    """The nodes in a SuperLink's database, except those that were unregistered."""
     import sqlite3
 
-    # not `mode=ro`: of a database with a write-ahead log SQLite has to write its index
+    # not `mode=ro`: with a write-ahead log, SQLite must write its index
     with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as base:
         rows = base.execute("SELECT node_id, status, online_until, heartbeat_interval, public_key FROM node").fetchall()
     nodes = []
@@ -110,32 +110,33 @@ def registered_nodes(database: "Path") -> list[RegisteredNode]:
         if status == "unregistered":
             continue
         heard = None if online_until is None else online_until - HEARTBEATS_MISSED * interval
-        # a SuperLink notices only when it is asked
+        # a SuperLink updates the status only when asked
         if status == "online" and online_until < time.time():
             status = "offline"
-        # SQLite has no unsigned numbers
+        # SQLite has no unsigned integers
         nodes.append(RegisteredNode(number % (1 << 64), status, heard, key))
     return nodes
 
 
 # --- messages and grids -----------------------------------------------------------------------------------------
 
-# the codes of errors that come back in a reply's place: a worker of the simulation is gone; the ClientApp raised.
-# A client on its own machine may send any of them.
+# Codes of errors in place of a reply: a simulation worker died; the ClientApp raised. A client on its own machine may
+# send either.
 WORKER_DIED, APP_RAISED = 0, 2
-MOST_IDS = 1000  # of messages in one question for their replies, whose size a server bounds
+MOST_IDS = 1000  # message ids per request for replies, because a server limits its size
 SERVER_NODE = 1  # the node id of every ServerApp
 
 
 def take_identity(run_id: int, task_id: int) -> None:
-    """Be the ServerApp of a run: without an identity no message can be built. Flower's processes are given theirs."""
+    """Give this process the identity of a run's ServerApp, without which no message can be created. Flower's own
+    processes have one."""
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, task_id
 
 
 def stamp(message: "Message", message_id: str) -> None:
-    """Give a message its id, as Flower's own grids do."""
+    """Give a message its id, as Flower's grids do."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
@@ -143,37 +144,37 @@ def stamp(message: "Message", message_id: str) -> None:
 
 
 def over_ray(grid: "Grid") -> bool:
-    """Whether the nodes are Ray's, which Flower reaches without a network."""
+    """Whether the nodes are Ray actors, which Flower reaches without a network."""
     if getattr(grid, "simulated", False):
         return False
-    # 1.4 seconds, half of Flower's server and its database: only for who has loaded it anyway
+    # importing it takes 1.4 seconds; skip it unless it is already loaded
     from flwr.superlink.grid import InMemoryGrid
 
     return isinstance(grid, InMemoryGrid)
 
 
 def is_simulated(grid: "Grid") -> bool:
-    """Whether the nodes are workers of this machine, which nobody starts again when they die: the in-process grid's, or
-    Ray's."""
+    """Whether the nodes are workers on this machine that are not restarted when they die: those of the in-process grid
+    or of Ray."""
     return getattr(grid, "simulated", False) or over_ray(grid)
 
 
 def in_turn(grid: "Grid") -> bool:
-    """Whether every message is answered, each when its turn has come, so that nobody is late: the in-process grid's. A
-    clock would make the figures depend on the machine, or on how long it was suspended."""
+    """Whether messages are answered one after the other, so that none is late, as in the in-process grid. With a
+    timeout, results would depend on the machine's speed."""
     return getattr(grid, "in_turn", False)
 
 
 def bundle_of(app: "Path") -> bytes:
-    """What `flwr run` sends of the app in this folder."""
+    """The files that `flwr run` sends for the app in this folder."""
     from flwr.cli.build import build_fab_from_disk
 
     return build_fab_from_disk(app)
 
 
 def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:
-    """Have `handler` called when Flower ends this process, as it does after `flwr stop`: the thread of a simulation's
-    ServerApp gets no exception then."""
+    """Call `handler` when Flower ends this process after `flwr stop`: in a simulation, the ServerApp's thread gets no
+    exception."""
     if not getattr(grid, "simulated", False):
         from flwr.supercore.exit import add_exit_handler
 
@@ -181,18 +182,18 @@ def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:
 
 
 def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, Message | str]]":
-    """The replies that have arrived: the id of the message that each answers, and the reply, or in words why it cannot
-    be read.
+    """The replies that have arrived: the id of the message that each answers, and the reply, or the reason why it
+    cannot be read.
 
-    Over the network Flower builds each reply from objects that a client wrote, and raises where they are malformed;
-    what else came with it would be lost. So there the SuperLink is asked once for all that have arrived, and Flower
-    builds one at a time. (Over gRPC, until 1.39, one is asked for at a time.)
+    Over the network, Flower builds each reply from objects that a client wrote, and raises an error if they are
+    malformed; all other replies of that request would be lost. Therefore the SuperLink is asked once for all arrived
+    replies, and Flower builds them one at a time. (Over gRPC, up to 1.39, they are requested one at a time.)
 
     Args:
-        message_ids: may lose those that were given.
+        message_ids: the caller may remove ids that were returned.
 
     Raises:
-        httpx.HTTPError: the SuperLink itself cannot be asked.
+        httpx.HTTPError: the SuperLink does not answer.
     """
     if is_simulated(grid):
         for message in list(grid.pull_messages(message_ids)):
@@ -207,12 +208,12 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
             for reply in pulled_messages:
                 if reply.metadata.reply_to_message_id == message_id:
                     replies.append((message_id, reply))
-            # which message it answers the client wrote itself: of a single reply we know it by what we asked for
+            # the client wrote the id that its reply refers to; for a single reply, use the id that was requested
             if len(pulled_messages) == 1:
                 replies = [(message_id, pulled_messages[0])]
         except httpx.HTTPError:
             raise
-        # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm
+        # for malicious bytes, Flower, protobuf and NumPy raise a dozen kinds of exceptions
         except Exception as error:
             yield message_id, f"its reply is malformed: Flower cannot read it ({type(error).__name__})"
         else:
@@ -220,8 +221,8 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
 
 
 def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, Callable[[], Iterable[Message]]]]":
-    """Messages that may have been answered: the id, and what pulls the reply."""
-    # a property that connects where that has not been done
+    """Messages that may have been answered: the id, and a function that pulls the reply."""
+    # a property that connects if necessary
     client = getattr(grid, "_runtime_client", None)
     if client is None:
         for message_id in message_ids:
@@ -233,7 +234,7 @@ def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, Call
         ids = message_ids[start : start + MOST_IDS]
         answer = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
         for reply, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            # it is the SuperLink's note of which message was answered
+            # the SuperLink's record of which message was answered
             message_id = reply.metadata.reply_to_message_id
             single = PullAppMessagesResponse(messages_list=[reply], message_object_trees=[tree])
             if message_id in ids:
@@ -241,7 +242,7 @@ def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, Call
 
 
 def _build(grid: Any, client: Any, message_id: str, answer: Any) -> "list[Message]":
-    """Let Flower's grid build the reply that has been asked for already."""
+    """Have Flower's grid build a reply that has already been fetched."""
     grid._client = _Answered(client, answer)
     try:
         return list(grid.pull_messages([message_id]))
@@ -250,15 +251,15 @@ def _build(grid: Any, client: Any, message_id: str, answer: Any) -> "list[Messag
 
 
 class _Answered:
-    """The client of a grid, whose question for messages has its answer."""
+    """A stand-in for a grid's client that returns a fetched answer."""
 
     def __init__(self, client: Any, answer: Any):
         self._client = client
         self._answer = answer
 
-    # the name is that of Flower's client
+    # the name of the method in Flower's client
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
-        """The answer that is there."""
+        """Return the fetched answer."""
         return self._answer
 
     def __getattr__(self, name: str) -> Any:
@@ -268,27 +269,27 @@ class _Answered:
 # --- what `flwr` and the SuperLink say --------------------------------------------------------------------------
 
 COMPLETED = "finished:completed"
-# no telemetry, no question of updates; lines that are not broken: `flwr` frames its refusals in a box as wide as this
+# no telemetry, no update check, and no line breaks: `flwr` frames errors in a box of this width
 QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUMNS": "500"}
 NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 
 
 def submitted_run(answer: str) -> str:
-    """The number of the run that `flwr run` has submitted, by its JSON; empty where it was refused."""
+    """The id of the run that `flwr run` submitted, from its JSON output; "" if it was refused."""
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(answer)["run-id"]) if has_succeeded(answer) else ""
     return ""
 
 
 def has_succeeded(answer: str) -> bool:
-    """Whether a `flwr` command did what it was asked for, by its JSON."""
+    """Whether a `flwr` command succeeded, according to its JSON output."""
     with suppress(ValueError, KeyError, TypeError):
         return bool(json.loads(answer)["success"])
     return False
 
 
 def run_status(answer: str) -> tuple[str, str]:
-    """A run's status and what is said about it, of `flwr ls --run-id`; `unknown` where there is none."""
+    """A run's status and its details, from `flwr ls --run-id`; `unknown` if there is none."""
     with suppress(ValueError, KeyError, IndexError, TypeError):
         run = json.loads(answer)["runs"][0]
         return run["status"], "" if run["status-details"] == "N/A" else run["status-details"]
@@ -296,12 +297,12 @@ def run_status(answer: str) -> tuple[str, str]:
 
 
 def has_finished(status: str) -> bool:
-    """Whether a run's status is its last."""
+    """Whether a run's status is final."""
     return status.startswith("finished")
 
 
 def refusal(answer: str) -> str:
-    """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
+    """Why `flwr` refused: the end of the message in its JSON output, or the text in its box."""
     try:
         lines = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
     except (ValueError, KeyError, TypeError):

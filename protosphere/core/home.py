@@ -1,8 +1,8 @@
-"""PROTOSPHERE_HOME where a client may run on another machine in every round: a Ray cluster's.
+"""PROTOSPHERE_HOME on a Ray cluster, where a client may run on another machine in each round.
 
-A client's store must be where the client runs next, so all nodes need one home, on a file system that they share. The
-server makes the folder of the run's stores there, and a worker that does not find it takes no part: it would begin
-anew, unnoticed.
+All nodes must have the same home on a shared file system, because a client's store must be available wherever the
+client runs next. The server creates the folder of the run's stores there. A worker that does not find it refuses to
+take part, because it would otherwise silently start anew.
 """
 
 import os
@@ -10,11 +10,11 @@ import shutil
 import socket
 from pathlib import Path
 
-OTHER_HOME = 100  # beyond Flower's own error codes: what a client answers whose home is another
+OTHER_HOME = 100  # beyond Flower's own error codes: a client's answer if its home differs
 
 
 class OtherHomeError(Exception):
-    """This process's home is not the run's; one sentence for a person, without the remedy."""
+    """This process's home is not the run's; one sentence for the user, without the remedy."""
 
 
 def home() -> Path:
@@ -28,17 +28,17 @@ def results_root(results_dir: str) -> Path:
 
 
 def stores(run: str) -> Path:
-    """The folder of the stores of a run's clients. A run's name ends in random digits, so no other run has it."""
+    """The folder of the stores of a run's clients. A run's name ends in random digits, so it is unique."""
     return home() / "clients" / run
 
 
 def discard_stores(run: str) -> None:
-    """Delete what the clients of a run keep in this home."""
+    """Delete a run's client stores in this home."""
     shutil.rmtree(stores(run), ignore_errors=True)
 
 
 def refuse_other(run: str) -> None:
-    """Go no further in a home in which the run was not started.
+    """Refuse a home other than the one in which the run was started.
 
     Raises:
         OtherHomeError: names this machine and its home.
@@ -51,7 +51,7 @@ def refuse_other(run: str) -> None:
 
 
 def remedy(problem: str) -> str:
-    """What the server says of it."""
+    """The server's message about such an error, with the remedy."""
     return (
         f"{problem.rstrip('.')}: the run's home is {home().absolute()}, and a client's models must be where it runs "
         "next; put PROTOSPHERE_HOME on a file system that all nodes share, and run `ray start` with it on each."

@@ -1,4 +1,4 @@
-"""Values that a process used last, with the sum of their sizes."""
+"""A cache of recently used values with the sum of their sizes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
@@ -8,13 +8,13 @@ V = TypeVar("V")
 
 
 class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
-    """From the one used longest ago to the newest.
+    """Ordered from the least to the most recently used.
 
     Attributes:
-        total: the sum of the sizes, which is not counted again with each value.
+        total: the sum of the sizes, updated incrementally.
 
     Args:
-        size: of a value, in bytes.
+        size: returns a value's size in bytes.
     """
 
     def __init__(self, size: Callable[[V], int]) -> None:
@@ -34,7 +34,7 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
         self.total -= self._entries.pop(key)[1]
 
     def use(self, key: tuple[Any, ...]) -> V | None:
-        """The value, which is the newest from now on; None where it is not kept."""
+        """The value, which becomes the most recently used; None if it is not cached."""
         if key not in self._entries:
             return None
         self._entries.move_to_end(key)
@@ -47,6 +47,6 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
         return len(self._entries)
 
     def shrink(self, most: int, least: int = 0) -> None:
-        """Drop the oldest until the sizes add up to `most` at most, or `least` values are left."""
+        """Drop the least recently used values until the sizes sum to at most `most` or only `least` values are left."""
         while len(self) > least and self.total > most:
             self.popitem()

@@ -1,6 +1,6 @@
-"""Objects of one's own that this process was given for a run, by names that stand where those of plug-ins do.
+"""User objects for a run in this process, by names that can be used like those of plug-ins.
 
-A name is `object:LABEL_TOKEN`, whose token is drawn: no other process has the object, nor another by its name.
+A name is `object:LABEL_TOKEN` with a random token, so no other process has the object or an object of that name.
 """
 
 import secrets
@@ -10,14 +10,14 @@ from typing import Any
 from protosphere.core.errors import ModelError, SettingError
 
 MODULE = "object"
-# the settings that may name one, and how they name what a file holds
+# the settings that may name an object, and the syntax for the same in a file
 FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME"}
 _objects: dict[str, object] = {}
 
 
 def keep(value: object, label: str) -> str:
-    """Keep an object for as long as this process lives, and give the name by which plug-ins are loaded: one that was
-    given before has the one that it had."""
+    """Keep an object for the lifetime of this process, and return its name; an object that is kept already keeps its
+    name."""
     for name, known_object in _objects.items():
         if known_object is value:
             return f"{MODULE}:{name}"
@@ -27,25 +27,25 @@ def keep(value: object, label: str) -> str:
 
 
 def is_object(name: str) -> bool:
-    """Whether a name is that of an object, of this process or of another."""
+    """Whether a name is that of an object, in this process or another."""
     return name.startswith(f"{MODULE}:")
 
 
 def is_kept(name: str) -> bool:
-    """Whether this process was given the object of that name."""
+    """Whether this process has the object with that name."""
     return name.partition(":")[2] in _objects
 
 
 def label_of(name: str) -> str:
-    """What a person calls the object."""
+    """The object's label for messages."""
     return name.partition(":")[2].rpartition("_")[0]
 
 
 def find(name: str) -> object:
-    """The object of that name.
+    """The object with that name.
 
     Raises:
-        ModelError: this process was not given it.
+        ModelError: this process does not have it.
     """
     if not is_kept(name):
         raise ModelError(
@@ -57,10 +57,10 @@ def find(name: str) -> object:
 
 
 def refuse_objects(settings: Mapping[str, Any], what: str) -> None:
-    """Refuse names of objects where a run has processes of its own, which have no such objects.
+    """Refuse names of objects for a run with processes of its own, which lack these objects.
 
     Args:
-        what: has such processes, in words that go on from "but".
+        what: the part of the run that has such processes, in words that continue "but".
 
     Raises:
         SettingError: names the setting, the object and the remedy.

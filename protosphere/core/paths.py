@@ -1,4 +1,4 @@
-"""How a `dataset` setting is written: a name, a local path, a list of these, or all subfolders of a folder."""
+"""Parsing of a `dataset` setting: a name, a local path, a list of these, or all subfolders of a folder."""
 
 import os
 from pathlib import Path
@@ -9,14 +9,14 @@ EVERY = "*"
 
 
 def is_path(dataset: str) -> bool:
-    """Whether a `dataset` setting names a local folder: it starts with `/`, `./`, `../` or `~`."""
+    """Whether a `dataset` setting is a local path: it starts with `/`, `./`, `../` or `~`."""
     return dataset.startswith(("/", "./", "../", "~"))
 
 
 def listed(dataset: str) -> tuple[str, ...]:
-    """The data sets that a `dataset` setting lists, as written: one, or the items between commas.
+    """The data sets of a `dataset` setting, as written: one, or the items between commas.
 
-    A path that exists is one data set, whatever commas it has; so is `<folder>/*` of such a folder.
+    A path that exists is one data set even if it contains commas, and so is `<folder>/*` for such a folder.
 
     Raises:
         DataError: an item is empty.
@@ -36,7 +36,7 @@ def is_several(dataset: str) -> bool:
 
 
 def items_of(dataset: str) -> tuple[str, ...]:
-    """The items of a `dataset` setting, as `listed` has them, empty ones included."""
+    """The items of a `dataset` setting, like `listed`, but with empty ones."""
     if "," not in dataset:
         return (dataset,)
     root = os.path.dirname(dataset) if is_every(dataset) else dataset

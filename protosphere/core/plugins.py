@@ -1,9 +1,9 @@
-"""Somebody's own code, by name or by file: `package.module:NAME`, `./file.py` or `./file.py:NAME`; or an object that
-this process was given, `object:NAME` (objects.py).
+"""A user's code, by name or file: `package.module:NAME`, `./file.py` or `./file.py:NAME`; or an object of this process,
+`object:NAME` (objects.py).
 
-A file is loaded by its path, so that folders beside it may be called like ours.
+A file is loaded by its path, so folders next to it may have the names of ours.
 
-A folder that somebody else gave may bring code along: whoever reads one asks strategies/trust.py first.
+A folder from somebody else may contain code: ask strategies/trust.py before reading one.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ from protosphere.core.errors import ModelError, words_of
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a Python file, perhaps with the name of what it holds."""
+    """Whether a name is that of a Python file, possibly followed by the name of an object in it."""
     return parted(name)[0].endswith(".py")
 
 
 def is_plugin(name: str) -> bool:
-    """Whether a name stands for somebody's own code, by file or by module."""
+    """Whether a name refers to a user's code, by file or module."""
     module, colon, attribute = name.partition(":")
     return is_file(name) or (bool(colon) and all(p.isidentifier() for p in [*module.split("."), attribute]))
 
 
 def absolute(name: str) -> str:
-    """A file's name with its path made absolute; any other name as it is."""
+    """A file's name with an absolute path; any other name unchanged."""
     path, attribute = parted(name)
     if not is_file(name):
         return name
@@ -40,7 +40,7 @@ def absolute(name: str) -> str:
 
 
 def stem(name: str) -> str:
-    """What a plug-in is called in words and folders: a file's name without its folder, or the name in its module."""
+    """A plug-in's name in messages and folder names: a file's name without its folder, or the name in its module."""
     path, attribute = parted(name)
     if is_file(name):
         return Path(path).stem
@@ -48,13 +48,13 @@ def stem(name: str) -> str:
 
 
 def placeless(name: str) -> str:
-    """A file's name without its folder, which differs from machine to machine; any other name as it is."""
+    """A file's name without its folder, which differs between machines; any other name unchanged."""
     path, attribute = parted(name)
     return f"{Path(path).name}{':' * bool(attribute)}{attribute}" if is_file(name) else name
 
 
 def digest(name: str) -> str:
-    """Of a file's content, in a few letters; "" of any other name.
+    """A short digest of a file's content; "" for any other name.
 
     Raises:
         ModelError: the file cannot be read.
@@ -65,13 +65,13 @@ def digest(name: str) -> str:
 
 
 def load(name: str, usual: str) -> object:
-    """What a name stands for.
+    """Load the object that a name refers to.
 
     Args:
-        usual: the name in a file, where none is given.
+        usual: the name in a file, if none is given.
 
     Raises:
-        ModelError: there is no such file, module or name, or it cannot be run; one sentence.
+        ModelError: there is no such file, module or name, or its code fails; one sentence.
     """
     if objects.is_object(name):
         return objects.find(name)
@@ -98,7 +98,7 @@ def load(name: str, usual: str) -> object:
 
 
 def is_here(name: str) -> bool:
-    """Whether there is a file, or a module's package, that loading a name could run."""
+    """Whether the file, or the module's package, exists, so that loading the name could run code."""
     if objects.is_object(name):
         return objects.is_kept(name)
     path, _ = parted(name)
@@ -111,8 +111,8 @@ def is_here(name: str) -> bool:
 
 
 def files_of(name: str) -> list[Path]:
-    """The files that loading a name runs, as far as they are found without running any: of a module those of its
-    packages, too, which an import runs before it."""
+    """The files that loading a name would run, as far as they are found without running any; for a module, this
+    includes its packages, which an import runs first."""
     path, _ = parted(name)
     if is_file(name):
         return [Path(path).expanduser()]
@@ -122,7 +122,7 @@ def files_of(name: str) -> list[Path]:
     try:
         for depth in range(1, len(parts) + 1):
             module_name = ".".join(parts[:depth])
-            # of a name with a point `find_spec` would import the package
+            # for a dotted name, `find_spec` would import the package
             spec = (
                 importlib.util.find_spec(module_name)
                 if depth == 1
@@ -139,7 +139,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_file(path: Path) -> ModuleType:
-    """A file's module, loaded once a content."""
+    """A file's module, loaded once per content."""
     code = _content(path)
     module_name = (
         f"protosphere_plugin_{path.stem}_{hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()}"
@@ -151,7 +151,8 @@ def _of_file(path: Path) -> ModuleType:
     # dataclasses look their module up by name
     sys.modules[module_name] = module
     try:
-        # not by an import, which keeps compiled files by whole seconds: what runs is what the digest is of
+        # not by an import, which caches compiled files with a resolution of seconds: the code must be that of the
+        # digest
         exec(compile(code, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[module_name]

@@ -1,5 +1,5 @@
-"""Randomness by name: every random draw of a run comes from (seed, who, round, purpose), so that neither
-worker count nor reply order nor a restart can change it."""
+"""Named random streams: every random draw of a run derives from (seed, client, round, purpose), so the number of
+workers, the order of replies and restarts do not change it."""
 
 import hashlib
 import random
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
-_cached_pools: tuple[int, ThreadpoolController] | None = None  # number of modules, and what was loaded with them
+# number of loaded modules, and the thread pools found then
+_cached_pools: tuple[int, ThreadpoolController] | None = None
 
 
 def derive(*parts: int | str) -> int:
@@ -33,13 +34,13 @@ def seed_process(*parts: int | str) -> None:
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:
-        # torch.manual_seed formats a stack trace for each kind of accelerator that is not there
+        # torch.manual_seed formats a stack trace for each kind of accelerator that is missing
         torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """Run with `count` torch and BLAS threads: the number of threads changes the order of float sums."""
+    """Run with `count` torch and BLAS threads: the number of threads changes the order of floating-point sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -50,8 +51,8 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def _pools() -> ThreadpoolController:
-    """The thread pools of the libraries that are loaded. To look for them takes milliseconds, and they come with
-    Python's modules: so only where there are more of those than the last time."""
+    """The thread pools of the loaded libraries. Finding them takes milliseconds, and they are loaded with Python
+    modules, so they are searched only if there are more modules than last time."""
     global _cached_pools
     if _cached_pools is None or _cached_pools[0] != len(sys.modules):
         _cached_pools = len(sys.modules), ThreadpoolController()
