@@ -5,8 +5,8 @@
     run = protosphere.run("protonorm", "digits", clients=10, rounds=20)
     run.rounds["accuracy"].plot()
 
-What stands in `__all__` is public and stays; docs/api.md describes it. A name's module is loaded when it is first used,
-so that the import itself takes no time.
+The names in `__all__` are public and stable; docs/api.md describes them. A name's module is loaded on first use, so the
+import itself is fast.
 """
 
 import sys
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             with warnings.catch_warnings():
                 if "ipykernel" in sys.modules:
-                    # it complains of a notebook without ipywidgets, which we need not
+                    # it warns in a notebook without ipywidgets, which we do not need
                     warnings.filterwarnings("ignore", message="IProgress not found")
                     import_module("tqdm.auto")
                 value = getattr(import_module(place), name)

@@ -5,6 +5,6 @@ import sys
 from protosphere.cli.main import app
 
 if __name__ == "__main__":
-    # as a run's folder and every help name it
+    # as run folders and help texts name it
     sys.argv[0] = "protosphere"
     app(prog_name="protosphere")

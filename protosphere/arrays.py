@@ -1,4 +1,4 @@
-"""Arrays, or a torch Dataset, that a user gives for a data set, as the file that every process of a run can open."""
+"""Stores a user's arrays, or the items of a torch Dataset, in a file that every process of a run can open."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,11 @@ SOURCE = "the setting `dataset` is given"
 
 
 def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] | None") -> Any:
-    """A data set's name or path as it is; of arrays, or of what a Dataset gives, the path of their file in
-    PROTOSPHERE_HOME.
+    """A data set's name or path, unchanged; for arrays or a Dataset, the path of their file in PROTOSPHERE_HOME.
 
     Raises:
-        SettingError: what is neither names nor arrays nor a Dataset.
-        DataError: arrays that are no data set, or a Dataset of which an item cannot be used.
+        SettingError: the value is no name, no arrays and no Dataset.
+        DataError: the arrays are no data set, or an item of the Dataset cannot be used.
     """
     if isinstance(dataset, Mapping):
         return _write(dataset)
@@ -57,17 +56,17 @@ def _write(arrays: Mapping[str, Any]) -> str:
 
 
 def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
-    """An array of numpy's, of whatever can be one: tensors of any type and device, lists of rows.
+    """A NumPy array from tensors of any type and device, or from lists of rows.
 
     Raises:
-        DataError: rows of different shapes.
+        DataError: rows have different shapes.
     """
     try:
         if isinstance(values, list | tuple) and any(isinstance(row, torch.Tensor) for row in values):
             values = torch.stack([torch.as_tensor(row) for row in values])
         if isinstance(values, torch.Tensor):
             values = values.detach().cpu()
-            # a type that numpy lacks
+            # a type that NumPy lacks
             values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -75,7 +74,7 @@ def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
 
 
 def is_arrays(dataset: object) -> bool:
-    """Whether it is arrays in a row, or by their names, or a Dataset, and neither a name nor several."""
+    """Whether the value is a tuple or mapping of arrays, or a Dataset, and not one or several names."""
     if isinstance(dataset, Mapping):
         return "x" in dataset
     if isinstance(dataset, Dataset):

@@ -1,4 +1,4 @@
-"""A trained client: what its private model says of inputs."""
+"""A trained client: predictions and export of its private model."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -24,15 +24,15 @@ Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.Path
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a client says of n inputs.
+    """A client's predictions for n inputs.
 
     Attributes:
-        rule: the prediction rule.
+        rule: the inference rule.
         labels: (n,) int64.
         names: n class names.
-        probabilities: (n, K) float64, each sample's add up to 1; None by a rule that has none.
+        probabilities: (n, K) float64, summing to 1 per sample; None for a rule without probabilities.
         scores: (n, K) float64, higher is better; minus infinity for a class that the rule does not know.
-        unknown: (n,) bool: samples of a table with a category that no training sample had; `unknown.sum()` is how many.
+        unknown: (n,) bool: table rows with a category that no training sample had; `unknown.sum()` counts them.
     """
 
     rule: str
@@ -44,10 +44,10 @@ class Predictions:
 
 
 class Client:
-    """A trained client: its private model, without the samples that it was trained on.
+    """A trained client: its private model, without its training samples.
 
     Attributes:
-        folder: PROTOSPHERE_HOME/clients/<run>/<partition>, which holds it.
+        folder: PROTOSPHERE_HOME/clients/<run>/<partition>, which holds the model.
     """
 
     def __init__(self, folder: str | os.PathLike[str], device: str = "cpu", trust: bool = False):
@@ -61,12 +61,12 @@ class Client:
 
     @property
     def module(self) -> torch.nn.Module:
-        """The model itself, in evaluation mode; its inputs are what `input_shape` says, scaled as in training."""
+        """The model itself, in evaluation mode; it takes inputs of `input_shape`, scaled as in training."""
         return self._trained.state.module
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one input: (C, H, W) of images, (F,) of vectors of numbers, (tokens,) of texts."""
+        """Shape of one input: (C, H, W) for images, (F,) for vectors of numbers, (tokens,) for texts."""
         return tuple(self._trained.transform.shape)
 
     @property
@@ -76,7 +76,7 @@ class Client:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The prediction rules that it can apply."""
+        """The inference rules that the client can apply."""
         return self._trained.rules()
 
     def predict(self, x: "Inputs", rule: str = "") -> Predictions:
@@ -90,13 +90,13 @@ class Client:
         ((2,), (2, 6))
 
         Args:
-            x: samples as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F) or
-                other numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file
-                of them is a Path). Of a client that was trained on a table, a DataFrame with its columns.
+            x: samples as in the data set, before any scaling: images as (n, C, H, W) integers, (n, F) or other numbers;
+                or image or text files; or, for a text model, texts as `str` (a file of texts is a Path). For a client
+                trained on a table, a DataFrame with its columns.
             rule: "" for the client's own.
 
         Raises:
-            SettingError: the rule is none that this client can apply, or its model takes other inputs.
+            SettingError: this client cannot apply the rule, or its model takes other inputs.
             DataError: samples of another shape, or a file that cannot be read.
         """
         rule_name = self._trained.chosen(rule)
@@ -119,24 +119,25 @@ class Client:
         return transform.columns if isinstance(transform, InputTransform) else ()
 
     def export(self, output: str | os.PathLike[str], rule: str = "", force: bool = False) -> Path:
-        """Write the model as one file that needs nothing of this project, with its class names and what its inputs
-        are.
+        """Write the model to one file that works without this project, with its class names and a description of its
+        inputs.
 
         >>> run.client(0).export(run.folder / "model.pt2", rule="classifier").name
         'model.pt2'
 
         Args:
-            output: the file: of `torch.export` where its name ends in `.pt2`, of ONNX where it ends in `.onnx`.
+            output: the file: for `torch.export` if its name ends in `.pt2`, for ONNX if it ends in `.onnx`.
             rule: "" for the client's own.
-            force: whether a file that is there may be overwritten.
+            force: whether an existing file may be overwritten.
 
         Returns:
             The file.
 
         Raises:
-            SettingError: another ending or rule, or the file is there; the model cannot be exported, and why.
+            SettingError: the suffix or rule is invalid, the file exists, or the model cannot be exported (with the
+                reason).
         """
-        # it takes torch's compiler along
+        # it imports torch's compiler
         from protosphere.serving.export import export
 
         target = Path(output).expanduser()
@@ -170,7 +171,7 @@ class Client:
         listed = self._sources(x)
         if listed is not None:
             return inputs_of(self._trained, rule, listed)
-        # a copy, for torch shares no memory with arrays that are read-only or run backwards
+        # a copy: torch cannot share memory with read-only arrays or negative strides
         rows = np.array(array("x", x))
         if rows.dtype.kind not in "biuf":
             raise DataError(f"x holds {rows.dtype}, but this client's model takes numbers.")
@@ -179,7 +180,7 @@ class Client:
             raise DataError(
                 f"x has the shape {rows.shape}, but this client's model takes (n, {', '.join(map(str, shape))})."
             )
-        # of an image whose channels were scaled to 1 everything would be black
+        # an image whose channels were scaled to 1 would be all black
         if isinstance(transform, InputTransform) and transform.pixels:
             if rows.size and (rows.dtype.kind == "f" or not 0 <= rows.min() <= rows.max() <= transform.scale):
                 raise DataError(
@@ -192,7 +193,7 @@ class Client:
             return torch.from_numpy(rows)
         with np.errstate(over="ignore"):
             rows = rows.astype(np.float32)
-        # of a table a number may be missing
+        # a number of a table may be missing
         wrong = np.argwhere(np.isinf(rows) if columns else ~np.isfinite(rows)).tolist()
         if wrong:
             raise DataError(
@@ -201,7 +202,7 @@ class Client:
         return torch.from_numpy(rows)
 
     def _sources(self, x: "Inputs") -> list[Path | str] | None:
-        """Files, or texts of a model that reads them; None for rows."""
+        """Files, or texts for a text model; None for arrays."""
         if isinstance(x, WORDS):
             x = [x]
         if isinstance(x, np.ndarray) and x.dtype.kind in "OU":

@@ -1,4 +1,5 @@
-"""The ClientApp, as pyproject.toml names it to Flower. It lies in the package, which is found before its rooms."""
+"""The ClientApp that pyproject.toml names for Flower. It lies in the package, which Flower finds before its other
+folders."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""All that the file of a method needs, in one import.
+"""Everything that a method's file needs, in one import.
 
     from protosphere import method as m
 

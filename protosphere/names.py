@@ -1,4 +1,4 @@
-"""Settings as Python writes them, `protonorm__gamma=10`, to settings as everything else does: `protonorm.gamma`."""
+"""Converts settings from Python names, `protonorm__gamma=10`, to setting names: `protonorm.gamma`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ def settings_of(mapping: Mapping[str, Value] | None, keywords: Mapping[str, Valu
     """Settings by name.
 
     Args:
-        mapping: with their own names, or with those of keywords.
-        keywords: `__` stands for a dot and `_` for a dash; they go before the mapping's.
+        mapping: settings by their own names or by keyword names.
+        keywords: `__` stands for a dot and `_` for a dash; they take precedence over the mapping.
 
     Raises:
-        SettingError: it is no mapping of names.
+        SettingError: it is no mapping from names.
     """
     if mapping is not None and not (isinstance(mapping, Mapping) and all(isinstance(name, str) for name in mapping)):
         raise SettingError(f"settings is {shown(mapping)}, but it is a mapping of names to values.")
@@ -32,8 +32,8 @@ def setting(name: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A path as text, absolute; names as a list with commas; a number of numpy's as Python's. What else it is, is for
-    others to refuse."""
+    """A value as settings take it: an absolute path as text, names joined by commas, a NumPy number as Python's. Any
+    other value is returned unchanged."""
     if isinstance(value, os.PathLike):
         return os.path.abspath(Path(value).expanduser())
     if isinstance(value, list | tuple) and value and all(isinstance(item, str | os.PathLike) for item in value):

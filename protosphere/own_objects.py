@@ -1,5 +1,5 @@
-"""What a user gives as an object and not by name: models, a method. Here it gets a name, by which it is
-loaded wherever that of a plug-in is; nothing behind this border knows of the difference."""
+"""Names for a user's objects, such as models or a method, so that they are loaded like plug-ins; the rest of the
+program sees only names."""
 
 import copy
 import functools
@@ -18,7 +18,7 @@ Model = Callable[..., Any]
 
 
 class _Copies:
-    """Gives every client a copy of a network as it was given, weights and all."""
+    """Gives every client a copy of a network with its weights."""
 
     def __init__(self, module: nn.Module):
         self._module = copy.deepcopy(module).cpu()
@@ -28,10 +28,10 @@ class _Copies:
 
 
 def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with names in the places of objects.
+    """Settings with objects replaced by names.
 
     Raises:
-        SettingError: an object that is no model or method.
+        SettingError: an object is no model and no method.
     """
     named = dict(settings)
     for setting, name_of in {"strategy": _name_method, "models": _name_models}.items():
@@ -42,7 +42,7 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_models(value: Any) -> str:
-    """The setting `models` of a model, or of a list of models and names."""
+    """The setting `models` for a model, or for a list of models and names."""
     models = value if isinstance(value, list | tuple) else [value]
     return ",".join(map(_name_model, models))
 
@@ -61,12 +61,12 @@ def _name_model(model: Any) -> str:
 
 
 def _name_method(value: Any) -> str:
-    """A method, or one half of a method: the other is then FedProto's."""
+    """The name of a method. If only one half is given, the other one is FedProto's."""
     method = value
     if isinstance(value, type) and issubclass(value, ServerHalf):
         method = Method(server=value, objective=PullObjective)
     elif isinstance(value, type) and issubclass(value, Objective):
-        # one that sends nothing trains alone
+        # a client half that sends nothing trains alone
         other = "local" if value.upload is Objective.upload else "fedproto"
         method = replace(load_method(other), objective=value)
     if not isinstance(method, Method):
@@ -84,7 +84,7 @@ def _type_words(value: Any) -> str:
 
 
 def _label(value: Any) -> str:
-    """What a person calls it, in letters that a name may have."""
+    """The object's label, in characters that a name may have."""
     function = value.func if isinstance(value, functools.partial) else value
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "own"

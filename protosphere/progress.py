@@ -1,6 +1,6 @@
-"""What a run shows while it is on: its lines, and under them, on a terminal, a bar.
+"""Shows a run's progress: its lines and, on a terminal, a bar below them.
 
-Neither torch nor a method is loaded here: something moves before that.
+Neither torch nor a method is loaded here, so that the display starts before they are.
 """
 
 import json
@@ -25,16 +25,16 @@ STYLES = {
 
 
 class Display:
-    """Passes a run's lines on. On a terminal a bar moves under them: what is being done, then the rounds.
+    """Prints a run's lines. On a terminal, a bar below them shows the current step, then the rounds.
 
     Args:
-        say: what takes a line where nothing moves.
-        moves: whether there may be a bar.
+        say: prints a line if there is no bar.
+        moves: whether a bar is allowed.
     """
 
     def __init__(self, say: Callable[[str], None] = print, moves: bool = True):
         console = Console(highlight=False)
-        # not the console's own answer, which variables may change: a file gets the lines alone, letter by letter
+        # do not let environment variables decide: a file gets the plain lines only
         self._moves = moves and sys.stdout.isatty() and not console.is_dumb_terminal
         self._bar = _Bar(console, disable=not self._moves)
         self._say = say
@@ -52,23 +52,23 @@ class Display:
 
     @property
     def folder(self) -> Path | None:
-        """The run's folder; None before it has one, and after one that came to nothing took it away."""
+        """The run's folder; None before it exists, and after a run without a round has removed it."""
         return self._folder if self._folder is not None and self._folder.is_dir() else None
 
     def stage(self, message: str) -> None:
-        """Show what is being done, until a round is finished."""
+        """Show the current step, until a round is finished."""
         self._bar.stage = message
 
     def opened(self, folder: Path) -> None:
-        """Take the run's folder, which knows how far the run is."""
+        """Use the run's folder, which shows the progress."""
         self._folder = folder
         self._bar.folder = folder
         self.stage("waiting for the clients")
 
     def line(self, message: str) -> None:
-        """Show a line for good."""
+        """Print a line."""
         if message.startswith(RESULTS):
-            # a run says where they are first and last
+            # a run prints its folder first and last
             if message == self._results:
                 return
             self._results = message
@@ -82,7 +82,7 @@ class Display:
 
 
 class _Bar(Progress):
-    """Rich's bar, which reads how far a run is from the run's folder, whichever process writes there."""
+    """Rich's bar; it reads the progress from the run's folder, whichever process writes there."""
 
     stage = ""
     folder: Path | None = None
@@ -96,7 +96,7 @@ class _Bar(Progress):
             TimeRemainingColumn(),
             console=console,
             refresh_per_second=8,
-            # a round may take minutes, and the pace is that of all rounds so far
+            # a round may take minutes, and the speed is the mean over all rounds so far
             speed_estimate_period=float("inf"),
             transient=True,
             redirect_stdout=False,
@@ -106,7 +106,7 @@ class _Bar(Progress):
         self.add_task("", total=None)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn, several times a second."""
+        """What is drawn, several times per second."""
         status = self._status()
         done, rounds, latest = status.get("round", 0), status.get("rounds", 0), status.get("latest")
         text = self.stage
@@ -117,11 +117,11 @@ class _Bar(Progress):
         yield from super().get_renderables()
 
     def _status(self) -> dict[str, Any]:
-        """Of the run; empty as long as there is none here."""
+        """The run's status; empty as long as there is none."""
         if self.folder is None:
             return {}
         try:
-            # not by RunFolder, which loads torch
+            # not through RunFolder, which loads torch
             status: dict[str, Any] = json.loads((self.folder / "status.json").read_text("utf-8"))
         except (OSError, ValueError):
             return {}
@@ -129,7 +129,7 @@ class _Bar(Progress):
 
 
 def line_printer(quiet: bool) -> Callable[[str], None]:
-    """What takes the lines of a run or a comparison that Python started."""
+    """The function that prints the lines of a run or comparison started from Python."""
     if quiet:
         return lambda line: None
     return partial(print, flush=True)

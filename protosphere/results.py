@@ -1,4 +1,4 @@
-"""What a run left, read from its folder."""
+"""Reads a run's results from its folder."""
 
 import html
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False) -> "Run":
-    """A run that was started here or elsewhere, finished or not.
+    """Load a run that was started here or elsewhere, finished or not.
 
     >>> protosphere.load(run.folder).summary["rounds"]
     2
@@ -34,10 +34,10 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
     True
 
     Args:
-        run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run of which a
-            round was finished.
+        run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run with a
+            finished round.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
-        trust: whether code that lies in the folder, a method or models, may be run.
+        trust: whether code in the folder, such as a method or models, may be run.
 
     Raises:
         SettingError: there is no such run.
@@ -60,7 +60,7 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
 
 
 class Run:
-    """A run's results. All of it comes from the run's folder; of a run that is on, what is there at that moment.
+    """A run's results, read from its folder. For a run in progress, they are those so far.
 
     Attributes:
         folder: where it lies.
@@ -68,7 +68,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str], trust: bool = False):
         self._trust = trust
-        # a link has another name than the run, under which clients keep their models
+        # a link may have another name than the run, under which clients store their models
         self.folder = Path(folder).expanduser().resolve()
         self._finished_results: tuple[int, Results] | None = None
 
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting by its full name, as the run was started with it.
+        """All settings by full name, with the values that the run was started with.
 
         >>> run.settings["strategy"], run.settings["learning-rate"]
         ('local', 0.01)
@@ -88,8 +88,8 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """How far it is: `state` (`starting`, `running`, `completed`, `failed`, `stopped`), `round` of `rounds`, the
-        `latest` accuracy, `seconds`, `problem`. A run whose process was killed is `stopped`.
+        """The run's progress: `state` (`starting`, `running`, `completed`, `failed`, `stopped`), `round` of `rounds`,
+        the `latest` accuracy, `seconds`, `problem`. If the run's process was killed, the state is `stopped`.
 
         >>> run.status["state"]
         'completed'
@@ -100,21 +100,21 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The outcome as in summary.json: `headline`, `rules`, `floor`, `bytes` sent, `seconds`, `versions`.
 
-        `stopped` is there where something ended the run before its last round. Accuracies are shares of 1. Of a run
-        that has not ended, the same of its finished rounds, and its `status` is `not finished`.
+        `stopped` is present if something ended the run before its last round. Accuracies are fractions of 1. For a run
+        in progress, the summary covers its finished rounds, and its `status` is `not finished`.
 
         >>> sorted(run.summary["headline"])
         ['accuracy', 'clients', 'figure', 'round', 'rows', 'rule', 'unweighted']
 
         Raises:
-            SettingError: no round is finished, or another version wrote the folder.
+            SettingError: no round is finished, or the folder was written by another version.
         """
         return dict(self._results.summary)
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """A row a round, by its number; row r has what round r's training came to, and the accuracy of the models that
-        it left. Row 0 is of untrained ones.
+        """One row per round; row r has the training metrics of round r and the accuracy of the models after it. Row 0
+        is the evaluation of the untrained models.
 
         >>> run.rounds.index.tolist()
         [0, 1, 2]
@@ -123,11 +123,10 @@ class Run:
 
         Columns: `accuracy`, `std` and `worst` (test samples, by the run's rule: the mean over all samples, the standard
         deviation over clients, the worst client), `validation`, `majority-class` (the baseline); `accuracy/<rule>` and
-        `validation/<rule>` by every rule, and `ensemble` where it is asked for;
-        `clients_asked`, `clients_valid` and `clients_dropped` (how many); `loss` and its parts `loss/<part>`,
-        `gradient_ratio`, `target_norm`, `prototype_norm` (means over clients), `server/<figure>`; `payload_up`,
-        `payload_down`, `wire_up`, `wire_down` (bytes), `seconds`. Accuracies are shares of 1; what was not measured is
-        not a number.
+        `validation/<rule>` by every rule, and `ensemble` if it is measured; `clients_asked`, `clients_valid` and
+        `clients_dropped` (how many); `loss` and its parts `loss/<part>`, `gradient_ratio`, `target_norm`,
+        `prototype_norm` (means over clients), `server/<figure>`; `payload_up`, `payload_down`, `wire_up`, `wire_down`
+        (bytes), `seconds`. Accuracies are fractions of 1; values that were not measured are NaN.
 
         Raises:
             SettingError: as `summary`.
@@ -136,15 +135,15 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a round and client: who it is, then as in `rounds`, of this client alone; and its `problem`.
+        """One row per round and client: the client, then metrics as in `rounds`, and its `problem`.
 
-        `round`, `client`, `name` (`client 3` where it gave none), `model`; `test_rows`, `validation_rows`,
-        `train_rows`, `steps`, `seconds` of training; `problem`, in words, where it did not answer as asked.
+        `round`, `client`, `name` (`client 3` if it has none), `model`; `test_rows`, `validation_rows`, `train_rows`,
+        `steps`, `seconds` of training; `problem`, a sentence if it did not answer as asked.
 
         >>> run.clients.pivot(index="round", columns="client", values="accuracy").shape
         (3, 2)
 
-        Under `privacy` clients keep their accuracies, and there are none here.
+        Under `privacy`, clients keep their accuracies to themselves, and the columns are absent.
 
         Raises:
             SettingError: as `summary`.
@@ -153,10 +152,10 @@ class Run:
         return frames.over_clients(results.each_line(), results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
-        """The prototypes of the newest round that had any, up and down, or of an earlier round.
+        """The prototypes of the newest round with any, uploaded and global, or those of an earlier round.
 
-        A run keeps those of its newest round alone. With the setting `keep_prototypes="all"` it keeps those of every
-        round: for n clients with k classes each 4nkd bytes a round.
+        A run keeps only those of its newest round. With the setting `keep_prototypes="all"`, it keeps those of every
+        round: 4nkd bytes per round for n clients with k classes each.
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
@@ -166,10 +165,10 @@ class Run:
         [[0, 1], [0, 1], [0, 1]]
 
         Args:
-            round: which round's; None for the newest that is kept.
+            round: the round; None for the newest one that is kept.
 
         Raises:
-            SettingError: the method exchanges none, or those of that round are not kept.
+            SettingError: the method exchanges no prototypes, or those of that round are not kept.
         """
         tensors, about = self._tensors(round)
         if not tensors:
@@ -189,7 +188,7 @@ class Run:
         )
 
     def client(self, number: int) -> Client:
-        """A client with its trained model, as it is kept on this machine.
+        """A client with its trained model, if it is stored on this machine.
 
         >>> run.client(0).model
         'tiny_perceptron'
@@ -198,7 +197,7 @@ class Run:
             number: from 0 on.
 
         Raises:
-            SettingError: the run has no such client, or it keeps its model on another machine.
+            SettingError: the run has no such client, or its model is on another machine.
             StoreError: its model cannot be read.
         """
         partitions = [entry["partition"] for entry in RunFolder(self.folder).roster()]
@@ -213,7 +212,7 @@ class Run:
         return Client(folder, trust=self._trust)
 
     def report(self) -> "Report":
-        """Write `report.html` anew, and give it; a notebook shows it.
+        """Write `report.html` again, and return it; a notebook displays it.
 
         >>> run.report().path.name
         'report.html'
@@ -226,7 +225,7 @@ class Run:
 
     def plot(self, name: str = "accuracy-over-rounds", round: int | None = None) -> "Plot":
         """A plot of the report, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`; a notebook
-        shows it.
+        displays it.
 
         >>> run.plot().axes[0].get_xlabel()
         'round'
@@ -234,22 +233,21 @@ class Run:
         'map-of-prototypes'
 
         Args:
-            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`,
-                `accuracy-by-client`, `samples-by-client-and-class`, `confusion` (the setting of that name asks for it),
+            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `accuracy-by-client`,
+                `samples-by-client-and-class`, `confusion` (if the setting of that name asks for it),
                 `distances-of-global-prototypes`, `map-of-prototypes`, `margins-of-global-prototypes`,
                 `values-of-prototypes` or `alignment`.
-            round: whose prototypes it shows, as in `prototypes`; None for the newest that are kept.
+            round: the round of the prototypes, as in `prototypes`; None for the newest ones that are kept.
 
         Raises:
-            SettingError: as `summary`; there is no such plot, or nothing of it to draw.
+            SettingError: as `summary`; there is no such plot, or the run has no data for it.
         """
         from protosphere.reports.plots import draw
 
         return draw(name, self._results, *self._tensors(round))
 
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-        """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that
-        is kept."""
+        """A round's prototypes as the report's plots take them, and their round; for None, the newest that is kept."""
         tensors, about = snapshots.newest(self.folder)
         if not tensors or round is None or round == about["round"]:
             return tensors, about
@@ -266,7 +264,7 @@ class Run:
 
     @property
     def _results(self) -> Results:
-        # it may have gone on since
+        # the run may have continued since
         ended = self.folder / "summary.json"
         written = ended.stat().st_mtime_ns if ended.exists() else 0
         if self._finished_results is not None and self._finished_results[0] == written:
@@ -306,11 +304,11 @@ class Prototypes:
     """A round's prototypes.
 
     Attributes:
-        round: which.
-        labels, vectors: (k,) and (k, d) float32, the global ones as targets, scaled as clients get them; none where
-            clients get prototypes of their own.
-        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; none of an earlier
-            round, unless the run keeps all.
+        round: the round's number.
+        labels, vectors: (k,) and (k, d) float32, the global prototypes as targets, scaled as clients receive them;
+            empty if clients get personal prototypes.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): the client, class and value of each uploaded
+            prototype; empty for an earlier round, unless the run keeps all.
     """
 
     round: int
@@ -323,10 +321,10 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class Report:
-    """A report: one file that needs no other and no network. A notebook shows it.
+    """A report: one self-contained file. A notebook displays it.
 
     Attributes:
-        path: of the file.
+        path: the file.
     """
 
     path: Path
@@ -343,7 +341,7 @@ class Report:
 
 
 def _table(title: str, rows: Mapping[str, object]) -> str:
-    """For a notebook."""
+    """As HTML for a notebook."""
     cells = "".join(
         f'<tr><th style="text-align:left">{html.escape(name)}</th>'
         f'<td style="text-align:left">{html.escape(str(value))}</td></tr>'

@@ -45,8 +45,8 @@ def run(
     settings: Mapping[str, Value] | None = None,
     **more: Value,
 ) -> "Run":
-    """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads
-    each waits until the run before is done.
+    """Train clients together in this process, as `protosphere run` does, and return the run. If several threads call
+    it, the runs are executed one after the other.
 
     >>> import protosphere
     >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50,
@@ -54,8 +54,8 @@ def run(
     >>> run.summary["rounds"]
     3
 
-    A setting is given by its name in docs/settings.md, with `_` for `-`; one of a method's own with `__` for the dot.
-    In a mapping it may keep its name:
+    Pass a setting by its name in docs/settings.md, with `_` for `-`; for a method's own setting, write `__` for the
+    dot. In a mapping, use the name itself:
 
     >>> again = protosphere.run("protonorm", "spiral", clients=4, rounds=1, models="tiny_perceptron",
     ...                         spiral_points=50, protonorm__gamma=5, settings={"protonorm.alignment": "thomson"},
@@ -63,7 +63,7 @@ def run(
     >>> again.settings["protonorm.gamma"], again.settings["protonorm.alignment"]
     (5, 'thomson')
 
-    Your own arrays are a data set; they are kept in PROTOSPHERE_HOME, in a file called by their content:
+    You can pass arrays as the data set; they are stored in PROTOSPHERE_HOME, in a file named after their content:
 
     >>> x = np.random.default_rng(0).normal(size=(120, 5))
     >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models="tiny_perceptron",
@@ -71,9 +71,9 @@ def run(
     >>> run.client(0).input_shape
     (5,)
 
-    Models are names, or classes, functions and torch modules of your own. A class or function is called with those of
-    the keywords `input_shape`, `num_classes` and `feature_dim` that it has, and gives a torch module, whose output is
-    brought to `feature-dim` values and gets a classifier; of a module that is given itself every client gets a copy:
+    Models are names, or your own classes, functions and torch modules. A class or function is called with those of the
+    keywords `input_shape`, `num_classes` and `feature_dim` that it accepts, and returns a torch module, whose output is
+    projected to `feature-dim` values and gets a classifier. If you pass a module, every client gets a copy of it:
 
     >>> class Net(torch.nn.Module):
     ...     def __init__(self, input_shape, feature_dim):
@@ -86,8 +86,9 @@ def run(
     >>> [entry.rpartition("_")[0] for entry in (run.client(0).model, run.client(1).model)]
     ['object:Net', 'tiny']
 
-    Objects are of this process. Where clients have processes of their own (`workers`, `compare`, a run over Flower or
-    Ray), name a file, as in `models="./mine.py:Net"`. Only the process that made a run of objects can resume it.
+    Objects exist in this process only. If clients have their own processes (`workers`, `compare`, a run over Flower or
+    Ray), name a file instead, as in `models="./mine.py:Net"`. A run with objects can be resumed only in the process
+    that started it.
 
     `on_round` can end the run:
 
@@ -100,35 +101,35 @@ def run(
 
     Args:
         strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default. Or a
-            `Method` of protosphere.strategies.contract; or a subclass of its `ServerHalf` or `Objective`, which takes
-            the other half from FedProto.
-        dataset: a name, a hub id, or a path; a list of them are domains of one task, of tables sites. Or arrays:
+            `Method`; or a subclass of `ServerHalf` or `Objective`, whose other half is FedProto's.
+        dataset: a name, a hub id, or a path; a list of them gives domains of one task, or sites for tables. Or arrays:
             (x, y), (x, y, x_test, y_test), or a mapping of these names with `classes`, `axes` and further columns
             (docs/data.md). Or a torch Dataset with a length, or (training, test) of them; each item is read once.
-        models: names with commas, a class, a function, a torch module, or a list of these, given to clients in turn; ""
-            for what fits the data.
-        clients: how many are simulated; None for the setting `clients`, or 10.
-        workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
-        preset: settings of a paper's experiment, by the name of a preset.
-        resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
-        trust: with `resume`: whether code that lies in the folder may be run.
-        on_round: called after every round with its number, and figures by the names of the columns of `Run.rounds`; and
-            as round 0 with those of the untrained models. Returning False ends the run.
-        quiet: print no line of the run, and no warning either.
-        settings: more settings, by their names.
-        more: settings as keywords, above those.
+        models: names separated by commas, a class, a function, a torch module, or a list of these, assigned to clients
+            in turn; "" for models that fit the data.
+        clients: the number of simulated clients; None for the setting `clients`, or 10.
+        workers: the number of processes for clients; 1 is this process. With more, a script needs
+            `if __name__ == "__main__":`.
+        preset: the name of a preset, which has the settings of a paper's experiment.
+        resume: continue a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
+        trust: with `resume`: whether code in the folder may be run.
+        on_round: called after every round, and for round 0, with a dict of the round's number and its values by the
+            column names of `Run.rounds`. Returning False ends the run.
+        quiet: print neither the run's lines nor warnings.
+        settings: further settings, by their names.
+        more: settings as keywords, which take precedence.
 
     Returns:
-        The run. If it is interrupted or fails, `load` gives what there is of it.
+        The run. If it is interrupted or fails, `load` returns its finished rounds.
 
     Raises:
-        SettingError: a setting that cannot be used, before anything starts.
-        DataError: no such data, or they cannot be read.
-        ModelError: no such model, or it does not fit the data.
+        SettingError: a setting cannot be used; raised before anything starts.
+        DataError: the data do not exist or cannot be read.
+        ModelError: the model does not exist or does not fit the data.
         RosterError: the clients do not fit together.
-        RunError: the run cannot go on; its last finished round can be resumed.
+        RunError: the run cannot continue; it can be resumed from its last finished round.
     """
-    # pandas, without which the command `run` comes to its first round
+    # this loads pandas, which the command `run` does not need before its first round
     from protosphere.results import Run
 
     chosen_settings = settings_of(settings, more)
@@ -156,9 +157,9 @@ def carry_out(
     workers: int = 1,
     on_round: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Path:
-    """Run a plan in this process and its workers, for `run` and for the command of that name.
+    """Run a plan in this process and its workers, for the function `run` and the command of that name.
 
-    Of a run that is interrupted a report is left, and the state `stopped`.
+    An interrupted run leaves a report and the state `stopped`.
 
     Returns:
         The run's folder.
@@ -193,19 +194,19 @@ def carry_out(
 
 
 def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: str, line: Mapping[str, Any]) -> object:
-    """Hand a line's figures to a function, which may return False to end the run."""
+    """Pass a line's values to a function, which may return False to end the run."""
     from protosphere.reports.frames import of_line
 
     return on_round(of_line(line, rule))
 
 
 def _is_given(value: object) -> bool:
-    # of a module or a class nobody asks whether it is true
+    # a value such as a module or class has no truth value to test
     return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 
 def refuse_workers(workers: int) -> None:
-    """Raise SettingError where a run cannot have so many."""
+    """Raise SettingError if a run cannot have this number of workers."""
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
 

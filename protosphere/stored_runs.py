@@ -1,4 +1,4 @@
-"""What the results folder holds: runs and comparisons, how far they are, what they take on the disk."""
+"""Lists the results folder: runs and comparisons, their progress and their size on the disk."""
 
 import json
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ class StoredEntry:
     """A run, or a comparison with all its runs.
 
     Attributes:
-        what: its method; of a comparison how many trials it has.
-        state: of a run as `Run.status` has it; `stopped` of a comparison that no process holds; or `unreadable`.
-        headline: the primary rule's accuracy, None before the first evaluation.
+        what: the method; for a comparison, its number of trials.
+        state: a run's state as in `Run.status`; `stopped` for a comparison that no process is running; or `unreadable`.
+        headline: the main rule's accuracy; None before the first evaluation.
     """
 
     path: Path
@@ -36,12 +36,12 @@ class StoredEntry:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The folder's name."""
         return self.path.name
 
     @cached_property
     def size(self) -> int:
-        """Bytes in the results folder and of its clients' models in this home."""
+        """Bytes in the results folder and in its clients' stores in this home."""
         places = [self.path, *(stores(run.name) for run in _runs_of(self.path))]
         total = 0
         for place in places:
@@ -58,11 +58,11 @@ class StoredEntry:
 
 
 def list_stored(results: str = "") -> list[StoredEntry]:
-    """All that the results folder holds, the newest last."""
+    """All entries of the results folder, the newest last."""
     root = results_root(results)
     entries = [_comparison(file.parent) for file in root.glob(f"*/{COMPARISON}")]
     for file in root.glob("*/settings.json"):
-        # editors keep such a file in a hidden folder
+        # editors keep such files in hidden folders
         if not (file.parent / COMPARISON).exists() and not file.parent.name.startswith("."):
             entries.append(_run(file.parent))
     return sorted(entries, key=lambda entry: (entry.changed, entry.name))
@@ -89,7 +89,7 @@ def _run(folder: Path) -> StoredEntry:
         rounds = f"{status.get('round', 0)}/{status.get('rounds', rounds)}"
         return StoredEntry(folder, what, dataset, str(status["state"]), rounds, figures.get("accuracy"))
     except (SettingError, KeyError, TypeError, AttributeError):
-        # a list shows what is broken, too
+        # broken folders are listed, too
         return StoredEntry(folder, "?", "?", UNREADABLE, "?")
 
 

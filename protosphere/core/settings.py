@@ -1,4 +1,4 @@
-"""The run's settings, typed and checked once. Both ends read them here and nowhere else."""
+"""The run's settings, with types and checks. Both ends read them here and nowhere else."""
 
 import difflib
 import json
@@ -15,7 +15,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.paths import is_path, listed
 
-# A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
+# Strict types: a bool is no int and 1 is no bool, but an int may stand for a float. Unknown names are refused.
 STRICT = ConfigDict(
     strict=True,
     extra="forbid",
@@ -34,10 +34,10 @@ def _not_empty(value: str) -> str:
 
 
 def device_name(value: str) -> str:
-    """The name of a device, as it is.
+    """Check a device's name.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no device's name.
     """
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda', 'mps', 'xpu' or, with a number, 'cuda:<number>'")
@@ -45,7 +45,7 @@ def device_name(value: str) -> str:
 
 
 def _partition(value: object) -> object:
-    """One that there is; somebody's own is a column."""
+    """Check a partition's name; a user's own partition is a column."""
     if value not in DEALT_BY:
         raise ValueError(
             f"should be {', '.join(map(repr, DEALT_BY))}; a partition of your own is a column, or an array, with each "
@@ -54,19 +54,19 @@ def _partition(value: object) -> object:
     return value
 
 
-# A place without a host: what else holds an @ may hold a password, and one with a slash ends the host's part early for
-# every parser of addresses.
+# An address without credentials: any other part with an @ may contain a password, and a slash would end the host part
+# early for every parser.
 PASSWORD = re.compile(r"[?&;](password|passwd|pwd)=", re.IGNORECASE)
 FILES = re.compile(r"(file:)?/(?!/)|(file|sqlite[a-z0-9+]*):///")
 
 
 def _tracking(value: object) -> object:
-    """Where MLflow is: the server's process has a working directory of its own, so nothing relative."""
+    """Check MLflow's location, which must not be relative: the server's process has its own working directory."""
     named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
     if not isinstance(value, bool) and not named:
         raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
     if isinstance(value, str) and (("@" in value and not FILES.match(value)) or PASSWORD.search(value)):
-        # settings stand in results and reports
+        # because settings are stored in results and reports
         raise ValueError(
             "should hold no password; MLflow takes it from the variables MLFLOW_TRACKING_USERNAME, _PASSWORD"
         )
@@ -76,14 +76,14 @@ def _tracking(value: object) -> object:
 Scalar = bool | int | float | str
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-# torch and Flower count in machine integers: a slip of the finger must not overflow there
+# torch and Flower count in machine integers, which a typing error must not overflow
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 AtLeastOne = Annotated[int, Field(ge=1, lt=2**31)]
 AtLeastTwo = Annotated[int, Field(ge=2, lt=2**31)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
-# short names of public encoders, and what `encoder` then is
+# short names of public encoders -> the value of `encoder`
 ENCODERS = {
     "dinov2-small": "hf:facebook/dinov2-small",
     "clip-vit-b32": "hf:openai/clip-vit-base-patch32",
@@ -92,19 +92,19 @@ ENCODERS = {
 
 
 def full_encoder_name(name: str) -> str:
-    """What a short name of `ENCODERS` stands for; any other name as it is."""
+    """The full name for a short name in `ENCODERS`; any other name unchanged."""
     return ENCODERS.get(name, name)
 
 
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
-RECEIVED = "received"  # the rule of methods that share weights: the classifier of what has just come
+RECEIVED = "received"  # the rule of methods that share weights: the classifier as just received
 
 
 class Settings(BaseModel):
-    """What all methods share. Each field is the setting of the same name with `-` for `_`.
+    """The settings that all methods share. Each field is the setting of the same name with `-` for `_`.
 
-    The words below it are its description, which docs/settings.md and `protosphere settings` show. pyproject.toml holds
-    the same defaults for Flower; a test compares the two.
+    Field descriptions are shown in docs/settings.md and by `protosphere settings`. pyproject.toml holds the same
+    defaults for Flower; a test compares the two.
     """
 
     model_config = ConfigDict(**STRICT, frozen=True, use_attribute_docstrings=True)
@@ -260,7 +260,7 @@ class Settings(BaseModel):
     """deployment: valid replies that close a round; with fewer the round fails; 0: all"""
     max_failed_rounds: AtLeastOne = 3
     """the run ends after this many failed rounds in a row"""
-    # its square must be a float32
+    # its square must be a finite float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
     """uploads with a longer prototype are rejected (TinyProto: times the client's number of samples)"""
     max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
@@ -295,18 +295,18 @@ class Settings(BaseModel):
     """also send metrics to MLflow: a tracking URI, or true for `MLFLOW_TRACKING_URI`"""
 
     def count_sampled(self, clients: int) -> int:
-        """How many of so many clients train in a round: one at least."""
+        """How many of this number of clients train per round, at least one."""
         return min(clients, max(int(self.fraction_train * clients + 0.5), 1))
 
     def measures_ensemble(self, round_number: int, is_last: bool) -> bool:
-        """Whether clients answer for the ensemble in the evaluation of this round."""
+        """Whether the evaluation of this round includes the ensemble."""
         if not self.ensemble_every:
             return False
         return is_last or round_number % self.ensemble_every == 0
 
     @property
     def takes_newcomers(self) -> bool:
-        """Whether clients may come and go while the run goes on."""
+        """Whether clients may join and leave during the run."""
         return bool(self.min_clients)
 
     @model_validator(mode="after")
@@ -394,9 +394,9 @@ class Settings(BaseModel):
             )
 
 
-# When a run ends.
+# settings that decide when a run ends
 ENDS = frozenset({"rounds", "stop-patience"})
-# What a resumed run may change: where, how long and how patiently it runs, never what it computes.
+# Settings that a resumed run may change: where, how long and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
     ENDS
     | {"start-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
@@ -408,7 +408,7 @@ def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Build `kind` (a pydantic model or dataclass) from settings named with dashes.
 
     Raises:
-        SettingError: one sentence that names the first wrong setting, its value and what is allowed.
+        SettingError: one sentence that names the first invalid setting, its value and what is allowed.
     """
     try:
         return kind(**values)
@@ -417,15 +417,15 @@ def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def refuse_alone(settings: Mapping[str, Scalar]) -> None:
-    """Refuse a shared setting that is wrong whatever the others are. What a method reads, and what contradicts each
-    other, is for `read_settings`, which loads the method.
+    """Refuse a shared setting that is invalid by itself. `read_settings`, which loads the method, checks the method's
+    settings and combinations.
 
     Raises:
-        SettingError: one sentence on the first.
+        SettingError: one sentence on the first one.
     """
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
-        # without a near name it may be one of a method's, given without the method's name
+        # without a similar name, it may be a method's setting without the method's prefix
         if "." not in name and name not in shared and (name in GONE or nearest(name, shared)):
             refuse_unknown([name], shared)
     try:
@@ -445,12 +445,12 @@ def _sentence(error: ValidationError, prefix: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A setting's value as a person would write it, on one line, cut where it would fill the screen."""
+    """A setting's value as a user would write it, on one line, shortened if it is very long."""
     text = f'"{repr(value)[1:-1]}"' if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-# a setting that was removed -> what takes its place. A row may go with the next version.
+# removed setting -> its replacement; a row may be removed in the next version
 GONE = {
     "membership": "clients join and leave in deployments, with `min-clients` and `forget-after`",
     "meet-clients": "every client says at the start who it is",
@@ -470,7 +470,7 @@ GONE = {
 
 
 def refuse_earlier(stored: Mapping[str, Any], place: Path) -> None:
-    """Refuse stored settings of a version that had others.
+    """Refuse stored settings of an earlier version.
 
     Raises:
         SettingError: names the file or folder, and the setting.
@@ -484,7 +484,7 @@ def refuse_earlier(stored: Mapping[str, Any], place: Path) -> None:
 
 
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Stop at the first name that is no setting, with what has taken its place, or the nearest one."""
+    """Refuse the first unknown name, with its replacement or the most similar name."""
     allowed = list(allowed)
     for name in names:
         if name in allowed:
@@ -497,7 +497,7 @@ def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing when no known name is close."""
+    """` (did you mean ...?)`, or "" if no known name is similar."""
     allowed = list(allowed)
     written = name.lower().replace("_", "-")
     close = [written] if written in allowed else difflib.get_close_matches(name, allowed, n=1)
@@ -505,37 +505,38 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> str:
-    """The sentence on a name that is none of those allowed, with the nearest one."""
+    """A sentence about a name that is not allowed, with the most similar one."""
     allowed = list(allowed)
     return f"unknown {kind} `{name}`{nearest(name, allowed)}; one of {', '.join(allowed)}."
 
 
 def is_run_name(name: str) -> bool:
-    """Whether `name` can name a run's folder on the server and on every client, and lead nowhere else."""
+    """Whether `name` is a valid name of a run's folder on the server and on every client, and cannot lead elsewhere."""
     letters = name.translate(dict.fromkeys(map(ord, "-_.")))
     is_plain = letters != "" and all(map(_is_letter, letters)) and name == name.strip(".")
     return is_plain and len(name.encode()) <= 255
 
 
 def plain_name(text: str, longest: int, sign: str = "_") -> str:
-    """Words as a folder's name: letters and digits of any alphabet stay, and one sign; what is between is one `-`.
+    """Text as a folder's name: letters and digits of any alphabet and one sign are kept; everything else becomes one
+    `-`.
 
     Args:
-        longest: bytes of the name in UTF-8, at most.
+        longest: the maximum length in UTF-8 bytes.
     """
-    # one and the same letter can be written in two ways
+    # a letter may have two encodings
     normal_form = unicodedata.normalize("NFC", text)
     letters = "".join(letter if letter == sign or _is_letter(letter) else "-" for letter in normal_form)
     return re.sub("-+", "-", letters).encode()[:longest].decode(errors="ignore").strip(f"-{sign}")
 
 
 def _is_letter(character: str) -> bool:
-    """A letter, a digit, or a sign that belongs to the letter before it, of any alphabet."""
+    """A letter, a digit, or a combining mark of the letter before it, of any alphabet."""
     return unicodedata.category(character)[0] in "LMN"
 
 
 def refuse_relative_paths(settings: Settings) -> None:
-    """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
+    """Refuse relative paths: they would be relative to the SuperLink's or a Ray worker's folder, not the user's."""
     encoders = [model.strip().removeprefix("hf:") for model in settings.models.split(",") if "hf:" in model]
     try:
         data = [item for item in listed(settings.dataset) if is_path(item)]
@@ -560,7 +561,7 @@ def refuse_relative_paths(settings: Settings) -> None:
 
 
 def _encoder_place(name: str) -> str:
-    """Where a public encoder's file or folder lies, "" where its name holds no path."""
+    """The file or folder of a public encoder; "" if its name contains no path."""
     if plugins.is_file(name):
         return plugins.parted(name)[0]
     place = name.removeprefix("hf:")

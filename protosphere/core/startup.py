@@ -1,7 +1,7 @@
-"""Python's search for garbage, left out where it takes a process seconds and finds none: at its start and at its end.
+"""Skip Python's garbage collection when it takes seconds and finds nothing: at a process's start and end.
 
-A deployment starts a process for each message, and every command is one: torch alone makes half a million objects that
-stay. Measured on a client's process, of 4.0 processor seconds: 0.5 to load the modules, 1.0 to end.
+A deployment starts a process per message, and so does each command: torch alone creates half a million permanent
+objects. In a client's process, of 4.0 CPU seconds it takes 0.5 while modules are loaded and 1.0 at the end.
 """
 
 import atexit
@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """While inside, modules are loaded without it."""
+    """Load modules inside without garbage collection."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -24,21 +24,21 @@ def uncollected() -> Iterator[None]:
 
 
 def end_at_once() -> None:
-    """Have this process end without it; what is due at the end (`atexit`, open files) is done all the same."""
+    """Let this process end without garbage collection; `atexit` handlers run, and open files are closed."""
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    # what waits in a file that only the search would close, where objects that know each other keep it; by kinds, since
-    # to ask each of a quarter of a million objects takes longer
+    # files that only the collection would close, because objects refer to each other in cycles; selected by type,
+    # because checking each of a quarter of a million objects takes longer
     objects = gc.get_objects()
     kinds = set(map(type, objects))
-    # its objects, such as those of Triton, which torch's own optimisers load, would be told of as leaks
+    # nanobind would report its objects as leaks, such as those of Triton, which torch's optimisers load
     if any(kind.__module__ == "nanobind" for kind in kinds):
         return
     files = {kind for kind in kinds if io.IOBase.__base__ in kind.__mro__}
     for file in [item for item in objects if type(item) in files]:
-        # closed, or to be read alone
+        # closed, or open for reading only
         with suppress(Exception):
             file.flush()
     gc.freeze()

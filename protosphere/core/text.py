@@ -1,17 +1,17 @@
-"""Words for people: classes by their names, durations, this program's version, and a stranger's words on one line."""
+"""Text for messages: class names, durations, sizes, this program's version, and untrusted text on one line."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-LONGEST_NAME = 24  # characters
-ROOM = 60  # characters for the names of a list
+LONGEST_NAME = 24  # longest class name, in characters
+ROOM = 60  # characters for a list of names
 MOST_CLIENTS = 5
-MARKS = str.maketrans(dict.fromkeys('"“”„‟«»″', "'"))  # of quotation, which would end one
+MARKS = str.maketrans(dict.fromkeys('"“”„‟«»″', "'"))  # quotation marks, which would end a quotation
 
 
 def class_word(label: int, names: Sequence[str]) -> str:
-    """One class: by its name, or by its number where it has none that is known."""
+    """A class: its name, or its number if the name is unknown."""
     return f"class '{cut_apart(names, LONGEST_NAME)[label]}'" if 0 <= label < len(names) else f"class {label}"
 
 
@@ -21,10 +21,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
-    """How many classes, and which: `3 classes: cat, dog, frog`.
+    """The number of classes, and their names: `3 classes: cat, dog, frog`.
 
     Args:
-        room: characters for the names; the first is told in any case.
+        room: characters for the names; the first is always listed.
     """
     if not labels:
         return "no class"
@@ -38,10 +38,10 @@ def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -
 
 
 def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
-    """A sentence without a full stop where accuracy means nothing, else nothing.
+    """A sentence without a full stop if accuracy is meaningless, because clients have a single class; else "".
 
     Args:
-        labels_by_partition: partition -> labels of its rows; one without any is passed over.
+        labels_by_partition: partition -> labels of its samples; partitions without samples are ignored.
     """
     holders = {partition: labels[0] for partition, labels in sorted(labels_by_partition.items()) if len(labels) == 1}
     if len(names) == 1:
@@ -59,7 +59,7 @@ def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the two largest units that matter."""
+    """Seconds in the two largest units."""
     minutes, odd_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -68,17 +68,17 @@ def duration(seconds: float) -> str:
 
 
 def readable_size(count: int) -> str:
-    """Bytes for people."""
+    """Bytes in a readable unit."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def percent(share: float) -> str:
-    """A share of 1 for people."""
+    """A fraction as a percentage."""
     return f"{100 * share:.1f} %"
 
 
 def own_version() -> str:
-    """This program's version; None is known of a checkout that is not installed."""
+    """This program's version; None for a checkout that is not installed."""
     try:
         return version("protosphere")
     except PackageNotFoundError:
@@ -86,8 +86,8 @@ def own_version() -> str:
 
 
 def one_line(text: str, most: int = 0) -> str:
-    """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
-    # of the thousands of words of a report's tables next to none holds any
+    """Untrusted text on one line without control characters, shortened to `most` characters (0: not shortened)."""
+    # fast path: nearly none of a report's thousands of texts contains any
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " for c in text)
     line = " ".join(text.split())
@@ -95,16 +95,17 @@ def one_line(text: str, most: int = 0) -> str:
 
 
 def quoted(text: str, most: int) -> str:
-    """Somebody else's words, to stand as theirs within a sentence: on one line, cut to `most` characters, in quotation
-    marks that they cannot close."""
+    """Untrusted text as a quotation within a sentence: on one line, shortened to `most` characters, in quotation marks
+    that it cannot close."""
     return f'"{one_line(text.translate(MARKS), most)}"'
 
 
 def cut_apart(names: Sequence[str], most: int) -> list[str]:
-    """Names for a picture or a table, each on one line of `most` characters: two that differ stay so. Never keys.
+    """Names for a plot or a table, each on one line of at most `most` characters; different names stay different. Do
+    not use them as keys.
 
-    A name that is too long loses its end; those that would then look alike lose their beginning instead, and what
-    still looks alike gets a number.
+    A long name loses its end; if names would then be equal, they lose their beginning instead, and remaining duplicates
+    get a number.
     """
     lines = {name: one_line(name) for name in names}
     counts = Counter(one_line(line, most) for line in lines.values())
@@ -120,7 +121,7 @@ def cut_apart(names: Sequence[str], most: int) -> list[str]:
 
 
 def _make_unique(text: str, taken: Collection[str], most: int) -> str:
-    """Words that none of the others are."""
+    """Add a number to duplicates."""
     candidate, number = text, 2
     while candidate in taken:
         end = f" ({number})"

@@ -1,5 +1,5 @@
-"""What a run is asked to do, before anything is started.
+"""What a run is asked to do, checked before anything starts.
 
-`assignments.py` reads settings as they are given, `run_config.py` merges what is asked for to a plan, with what follows
-from the data (`fitting_defaults.py`), and `preflight.py` refuses what cannot work.
+`assignments.py` parses settings, `run_config.py` merges them into a plan, together with defaults that depend on the
+data (`fitting_defaults.py`), and `preflight.py` refuses what cannot work.
 """

@@ -1,5 +1,5 @@
-"""Settings as somebody gives them: `key=value` or a TOML file, read and checked each by itself. Neither torch nor a
-method is loaded, so that a slip is known at once."""
+"""Parses settings, `key=value` or a TOML file, and checks each by itself. Neither torch nor a method is loaded, so
+errors appear immediately."""
 
 import re
 import tomllib
@@ -16,10 +16,10 @@ RunConfig = dict[str, Scalar]
 
 
 def read_all(texts: Sequence[str]) -> RunConfig:
-    """Settings from several texts, of which later ones win.
+    """Settings from several texts; later ones take precedence.
 
     Raises:
-        SettingError: a text that cannot be read, or a shared setting that is wrong whatever the others are.
+        SettingError: a text cannot be parsed, or a shared setting is invalid by itself.
     """
     settings: RunConfig = {}
     for text in texts:
@@ -29,10 +29,10 @@ def read_all(texts: Sequence[str]) -> RunConfig:
 
 
 def read_assignments(text: str) -> RunConfig:
-    """Settings from Flower's `key=value table.key="x y"`, or from a TOML file when `text` ends in `.toml`.
+    """Settings from Flower's syntax `key=value table.key="x y"`, or from a TOML file if `text` ends in `.toml`.
 
     Raises:
-        SettingError: neither can be made of it.
+        SettingError: the text is neither.
     """
     if text.endswith(".toml"):
         return read_toml(Path(text).expanduser())
@@ -49,7 +49,7 @@ def read_assignments(text: str) -> RunConfig:
         name, value = match.groups()
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
-        # also of a number of more digits than Python reads
+        # raised also for a number with more digits than Python reads
         except ValueError:
             raise SettingError(
                 f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
@@ -60,25 +60,25 @@ def read_assignments(text: str) -> RunConfig:
 
 
 def read_toml(path: Path) -> RunConfig:
-    """Settings from a TOML file; a name in a table gets the table's name and a dot before it.
+    """Settings from a TOML file; a name in a table is prefixed with the table's name and a dot.
 
     Raises:
-        SettingError: the file cannot be read, or holds something else than settings.
+        SettingError: the file cannot be read, or contains something other than settings.
     """
     return flatten(load_toml(path, "settings"))
 
 
 def load_toml(path: Path, kind: str) -> dict[str, Any]:
-    """What a TOML file holds.
+    """The content of a TOML file.
 
     Args:
-        kind: what the file is called in an error.
+        kind: a name for the file in errors.
 
     Raises:
         SettingError: the file cannot be read, or is not valid TOML.
     """
     try:
-        # some editors begin a file with a mark
+        # some editors start a file with a byte order mark
         return tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
@@ -88,16 +88,16 @@ def load_toml(path: Path, kind: str) -> dict[str, Any]:
 
 
 def flatten(table: Mapping[str, Any]) -> RunConfig:
-    """Settings out of a TOML table, nested ones by their dotted names.
+    """Settings from a TOML table; nested ones get dotted names.
 
     Raises:
-        SettingError: a value is none of a setting.
+        SettingError: a value has a type that no setting has.
     """
     return {name: scalar(name, value) for name, value in leaves(table)}
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a TOML table and those in it hold, by dotted names."""
+    """The values in a TOML table and its subtables, by dotted names."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{name}.")

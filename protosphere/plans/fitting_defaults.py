@@ -1,5 +1,5 @@
-"""Defaults that follow from what the data are, of settings that the user leaves out: `models`, and who gets what of
-sites by their names. What is chosen becomes a setting of the run like any other, so that its folder says it."""
+"""Defaults that depend on the data, for settings that the user leaves out: `models`, and the partition of data that
+come by site. A default becomes a setting of the run like any other, so the run's folder contains it."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,23 +22,23 @@ IMAGES = 4  # axes of images: samples, channels, rows and columns
 PERCEPTRON = "tiny_perceptron"
 TEXT_ENCODER = ENCODERS["minilm"]
 FROZEN = "?trainable=0"
-MOST_CLIENTS = 10  # that the values of a column become where nobody says how many
+MOST_CLIENTS = 10  # most clients if `clients` is not set; the values of a column are assigned to them in turn
 _NAMED = 5
 
 
 def fitting_partition(
     run_config: Mapping[str, Scalar], given: Collection[str]
 ) -> tuple[dict[str, Scalar], dict[str, str]]:
-    """`partition` and `clients` where the data come by site, and a sentence on each that was chosen.
+    """`partition` and `clients` for data that come by site, and a sentence on each default.
 
-    A list of tables is a list of sites, a client each. `partition-column` alone means the partition `column`.
+    A list of tables is a list of sites, one client each. `partition-column` alone implies the partition `column`.
 
     Args:
-        run_config: all settings, at their defaults where nobody named one.
-        given: those that somebody named.
+        run_config: all settings, with defaults for those that are not set.
+        given: those that the user has set.
 
     Raises:
-        DataError: the data set cannot be found; with `partition-column`, or be read.
+        DataError: the data set cannot be found or, with `partition-column`, cannot be read.
     """
     chosen_settings: dict[str, Scalar] = {}
     dataset, partition = str(run_config["dataset"]), run_config["partition"]
@@ -61,8 +61,8 @@ def fitting_partition(
 
 
 def fitting_clients(run_config: Mapping[str, Scalar], settings: Settings) -> dict[str, Scalar]:
-    """With the partition `column` as many clients as the column has values, up to MOST_CLIENTS, where nobody says how
-    many.
+    """With the partition `column`, the number of clients if it is not set: one per value of the column, up to
+    MOST_CLIENTS.
 
     Raises:
         DataError: the data cannot be read.
@@ -75,10 +75,10 @@ def fitting_clients(run_config: Mapping[str, Scalar], settings: Settings) -> dic
 
 
 def fitting_models(settings: Settings) -> tuple[str, str]:
-    """The models that fit the data, and a sentence on why; twice "" where the setting's default does.
+    """The models that fit the data, and a sentence on the reason; "" twice if the setting's default fits.
 
     Raises:
-        DataError: the data set cannot be found or, of a folder or a file, be read.
+        DataError: the data set cannot be found, or its folder or file cannot be read.
     """
     inputs = _inputs(settings)
     if isinstance(inputs, Texts):
@@ -92,7 +92,7 @@ def fitting_models(settings: Settings) -> tuple[str, str]:
 
 
 def _inputs(settings: Settings) -> np.ndarray | Texts | None:
-    """The samples; None of images by their name, which may be the hub's, and are not fetched to see what they are."""
+    """The samples; None for named image data sets, which may have to be downloaded from the hub."""
     if not plugins.is_plugin(settings.dataset):
         domains = domains_of(settings.dataset)
         place: Any = locate(domains[0].dataset if domains else settings.dataset)
@@ -102,8 +102,8 @@ def _inputs(settings: Settings) -> np.ndarray | Texts | None:
 
 
 def _text_encoder(settings: Settings) -> str:
-    """The run's public encoder where it reads texts, else a small one if this machine keeps it: nothing is fetched that
-    nobody asked for."""
+    """The run's public encoder if it reads texts, else a small one if this machine has it: nothing is downloaded that
+    the user has not named."""
     if reads_text(settings.encoder):
         return settings.encoder if "?" in settings.encoder else settings.encoder + FROZEN
     try:

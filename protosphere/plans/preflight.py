@@ -1,4 +1,4 @@
-"""What can be known before a run starts: its data and who gets which rows, the method's own demands, the folder."""
+"""Checks before a run starts: the data and their partition, the method's requirements, the folder."""
 
 import os
 import tempfile
@@ -30,15 +30,15 @@ from protosphere.strategies.user_method import failing_as
 
 
 def check(run: Run, clients: int, folder: Path | None = None, here: bool = True) -> None:
-    """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache on the way,
-    those of the hub fetched.
+    """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache, and downloaded
+    from the hub if necessary.
 
     Args:
-        folder: that of the run to resume; None for a new run, which makes its own in the results folder.
+        folder: the folder of the run to resume; None for a new run, which creates its own in the results folder.
         here: whether clients train on this machine.
 
     Raises:
-        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+        SettingError, DataError, ModelError: one sentence on the first problem.
     """
     settings = run.settings
     refuse_missing_packages(settings)
@@ -50,7 +50,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     for name in names:
         check_model(name)
     folder = folder or results_root(settings.results_dir)
-    # the results lie there, too, where nobody names another folder
+    # results are also stored there, unless another folder is set
     refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
     refuse_unwritable(folder, "results folder", "give --results a folder of yours")
     cache, spec = home() / "cache", data_spec(settings, clients)
@@ -69,7 +69,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
 
 
 def _refuse_unfit(name: str, data: Samples, settings: Settings) -> None:
-    """Have what a client would have of its model: of a text model the tokenizer alone, the rest is large."""
+    """Load what a client needs of its model; for a text model only the tokenizer, because the rest is large."""
     if isinstance(data.inputs, Texts):
         Tokens(name, settings.max_tokens)([])
     else:
@@ -78,7 +78,8 @@ def _refuse_unfit(name: str, data: Samples, settings: Settings) -> None:
 
 
 def _refuse_encoder(data: Samples, settings: Settings) -> None:
-    """Have the public encoder that clients of this machine will have; weights of a hub are fetched.
+    """Load the public encoder that clients on this machine will use; its weights are downloaded from the hub if
+    necessary.
 
     Raises:
         ModelError: it is not available, or does not fit the data.
@@ -93,16 +94,16 @@ def _refuse_encoder(data: Samples, settings: Settings) -> None:
 
 @lru_cache(maxsize=64)
 def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activation: str) -> None:
-    """Build a model once, however many cells of a comparison have it."""
+    """Build a model once, however many trials of a comparison use it."""
     build(name, shape, dim, num_classes, 0, activation)
 
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
-    """Refuse a folder into which nothing can be put or, where there is none yet, which cannot be made. Nothing is left,
-    and nothing is made in its place, where another run may begin at the same moment.
+    """Refuse a folder that cannot be written or, if it does not exist, cannot be created. The check leaves nothing
+    behind and creates nothing under its name, where another run may start at the same time.
 
     Raises:
-        SettingError: it is one.
+        SettingError: the folder cannot be used.
     """
     existing_folder = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
@@ -112,10 +113,10 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
 
 
 def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Refuse what this machine cannot give a client: Flower would start, and end without saying why.
+    """Refuse resources for a client that this machine does not have: Flower would start, and end without a reason.
 
     Raises:
-        SettingError: one sentence with what was asked and what is there.
+        SettingError: one sentence with the requested and the available resources.
     """
     cpus = os.cpu_count() or 1
     if not 1 <= cpus_per_client <= cpus:
@@ -135,12 +136,12 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
-    """What the server would learn about each client of a simulation, as the first of them says it; nothing is trained.
+    """What the server would learn about each client of a simulation, from the first client; nothing is trained.
 
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.
     """
-    # the client's app changes how its process ends, which is no matter of a check
+    # importing the client's app changes how its process ends, so it must not be loaded with this module
     from protosphere.client_app.app import new_client
     from protosphere.client_app.site import simulate
 

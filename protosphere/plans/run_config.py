@@ -1,4 +1,4 @@
-"""What a run is asked to do: presets, files and `key=value`, merged, made absolute, and checked before it starts."""
+"""Merges presets, files and `key=value` into a run's settings, with absolute paths, checked before the run starts."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -29,11 +29,11 @@ PLACES = ("results-dir", "partition-table")
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that can start: every setting by its full name, and how many clients to simulate."""
+    """A run that can start: every setting by its full name, and the number of clients to simulate."""
 
     run_config: RunConfig
     clients: int
-    notes: tuple[str, ...] = ()  # sentences on what was chosen for what nobody named
+    notes: tuple[str, ...] = ()  # sentences on the defaults that depend on the data
 
 
 def plan(
@@ -51,22 +51,22 @@ def plan(
 ) -> Plan:
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
 
-    Settings that a preset makes for its own method fall away when `assignments` choose another one, so that a
-    preset serves its table's baselines, too. Paths are resolved from the working directory. Leaves
-    nothing behind but decoded data in the cache.
+    If `assignments` choose another method than the preset, the preset's settings of its own method are dropped, so a
+    preset also serves the baselines of its table. Paths are relative to the working directory. Only decoded data are
+    left behind, in the cache.
 
     Args:
         assignments: each `key=value key2="x y"`, or the path of a TOML file.
-        preset: a name of `preset_names`.
+        preset: a name from `preset_names`.
         resume: a run's folder, its name in the results folder, or `latest`.
-        results: the results folder; empty for the setting's.
-        clients: None for the setting `clients`, and for 10 where that is 0.
-        remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
-            they can know is not checked here. 0 clients are then as many as most of those say who answer.
-        here: whether the clients of a simulation train on this machine, and not on a cluster's.
-        more: settings by name, above `assignments`.
-        trust: whether code that the folder of a run to resume names may be run, though this home never ran it.
-        trains: false where only the data are asked for: neither they nor models or folders are looked at here.
+        results: the results folder; empty for that of the setting.
+        clients: None for the setting `clients`, or 10 if that is 0.
+        remote: the run is for a SuperLink with its own nodes: paths belong to other machines, and what only they can
+            know is not checked here. With 0 clients, the number is the one that most nodes report.
+        here: whether the clients of a simulation train on this machine, not on a cluster.
+        more: settings by name; they take precedence over `assignments`.
+        trust: whether code that the resumed run's folder names may be run, even if this home never ran it.
+        trains: False if only the data are needed: data, models and folders are then not checked here.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -106,14 +106,14 @@ def plan(
 
 
 def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -> tuple[RunConfig, tuple[str, ...]]:
-    """Settings with those of the defaults that follow from the data, and a sentence on each that was chosen.
+    """Add the defaults that depend on the data, and return a sentence on each.
 
     Args:
-        given: the settings that somebody named.
-        trains: false where only the data are asked for.
+        given: the settings that the user has set.
+        trains: False if only the data are needed.
 
     Raises:
-        SettingError, DataError: one sentence on the first thing that cannot work.
+        SettingError, DataError: one sentence on the first problem.
     """
     fitted, notes = fitting_partition(run_config, given)
     settings = read_settings(fitted).settings
@@ -126,12 +126,12 @@ def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -
 
 
 def preset_names() -> list[str]:
-    """The presets that there are."""
+    """The names of the available presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 def read_preset(name: str) -> RunConfig:
-    """A preset's settings. The partition table that it names lies beside it."""
+    """A preset's settings. The partition table that it names lies next to it."""
     settings = read_toml(PRESETS / f"{name}.toml")
     if "partition-table" in settings:
         settings["partition-table"] = str(PRESETS / str(settings["partition-table"]))
@@ -139,10 +139,10 @@ def read_preset(name: str) -> RunConfig:
 
 
 def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunConfig:
-    """Settings above others. A partition leaves the table behind by which one below it was dealt.
+    """Merge settings over others. If they set a partition, the partition table below is dropped.
 
     Raises:
-        SettingError: `alpha` above a partition table, which would go on unheard.
+        SettingError: `alpha` together with a partition table below, which would be silently ignored.
     """
     if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
         raise SettingError(
@@ -159,7 +159,7 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
 
 
 def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
-    """The preset's settings, without those of a method that `overrides` replaces by another."""
+    """The preset's settings, without those of its method if `overrides` choose another one."""
     if not name:
         return {}
     if name not in preset_names():
@@ -172,7 +172,7 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
 
 
 def _for_others(run_config: RunConfig) -> Plan:
-    """A run on other machines."""
+    """Prepare the settings of a run on other machines."""
     refuse_objects(run_config, "clients of --on superlink are on machines of their own")
     run = read_settings(run_config)
     refuse_foreign(run_config)
@@ -183,17 +183,17 @@ def _for_others(run_config: RunConfig) -> Plan:
 
 def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
     if remote:
-        # a bare name is one in the SuperLink's results folder, whatever is called so here
+        # a bare name refers to the SuperLink's results folder, even if a folder here has that name
         place = _maybe_here(name) if os.sep in name else name
         saved = _read_saved(place)
-        # the other code is the other machines'
+        # the rest of the code is on the other machines
         refuse_untrusted(Path(place), [plugin for plugin in named(saved) if plugin[0] == "strategy"], trust)
         return _for_others(as_of_today(saved) | overrides | {"resume": place})
     folder = RunFolder(find_run(_maybe_here(name), str(overrides.get("results-dir", "")), resumes=True))
     saved = folder.settings()
     refuse_untrusted(folder.path, named(saved), trust)
     settings = as_of_today(saved) | overrides | {"resume": str(folder.path)}
-    # their types, before any is used
+    # check their types before any is used
     run = read_settings(settings)
     RunFolder.resume(run.settings, settings, as_of_today)
     folder.refuse_fewer_rounds(run.settings.rounds, folder.load_checkpoint()[1]["round"], name)
@@ -206,19 +206,19 @@ def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, tru
 
 
 def _read_saved(name: str) -> RunConfig:
-    """The settings of a run whose folder is on this machine, too; else they are to be given again."""
+    """The settings of a run whose folder is on this machine; otherwise the user must give them again."""
     folder = Path(name)
     return RunFolder(folder).settings() if (folder / "settings.json").exists() else {}
 
 
 def _maybe_here(name: str) -> str:
-    """A run's folder that is given relative to the working directory, made absolute; else the name as it is."""
+    """A run's folder, with a path relative to the working directory made absolute; otherwise the name unchanged."""
     folder = Path(name).expanduser().absolute()
     return str(folder) if (folder / "settings.json").exists() else name
 
 
 def _absolute(name: str, value: Scalar) -> Scalar:
-    """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
+    """Make paths absolute, because Flower's processes have another working directory."""
     if name == "models" and isinstance(value, str):
         return ",".join(plugins.absolute(_absolute_encoder(item.strip())) for item in value.split(","))
     if name == "encoder" and isinstance(value, str):
@@ -233,7 +233,7 @@ def _absolute(name: str, value: Scalar) -> Scalar:
 
 
 def _absolute_data(dataset: str) -> str:
-    """A data set, or each of a list, with its local path, if it has one, made absolute."""
+    """A data set, or each one of a list, with its local path, if any, made absolute."""
     items = tuple(map(with_place, listed(dataset)))
     if plugins.is_plugin(dataset):
         return plugins.absolute(dataset)
@@ -247,12 +247,12 @@ def _absolute_data(dataset: str) -> str:
 
 
 def with_place(item: str) -> str:
-    """A data set as it is, but a file of the working directory with the `./` of a path, without which it is written."""
+    """Prefix a file of the working directory with `./`, which paths need; any other data set unchanged."""
     is_file = Path(item).suffix in FILE_SUFFIXES and not is_path(item)
     return f"./{item}" if is_file and ("/" not in item or Path(item).is_file()) else item
 
 
 def _absolute_encoder(model: str) -> str:
-    """A text model's name with its local path, if it has one, made absolute."""
+    """A text model's name with its local path, if any, made absolute."""
     place = model.removeprefix(PREFIX)
     return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model

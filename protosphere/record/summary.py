@@ -1,4 +1,4 @@
-"""From the lines of metrics.jsonl to the run's summary."""
+"""Computes a run's summary from the lines of metrics.jsonl."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +13,11 @@ from protosphere.record.metrics_lines import MAJORITY, Line
 from protosphere.record.provenance import versions
 from protosphere.wire.claims import most_believed
 
-MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same, as an unweighted mean over clients
+MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same as an unweighted mean over clients
 FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "worst", "clients")
-FAR_BELOW = 0.1  # by so much a trained classifier is seldom below a linear discriminant of its own features
+FAR_BELOW = 0.1  # a trained classifier is rarely this far below a linear discriminant of its own features
 
 
 def summarise(
@@ -30,12 +30,14 @@ def summarise(
     stopped: str = "",
     each_line: Iterable[Mapping[str, Any]] | None = None,
 ) -> Line:
-    """The run's outcome, from its lines alone, so that a resumed run has the same.
+    """The run's outcome, computed from its lines alone, so that a resumed run gives the same.
 
     Args:
-        rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
-            `companions`: no figure is one of the client's models alone. stopped: what ended it before its last round.
-        each_line: the lines once more, with their figures by client, where `lines` are without.
+        rule: the run's main inference rule.
+        written: the settings in the run's folder.
+        companion: from `companions`: a second model that takes part in every metric.
+        stopped: what ended the run before its last round.
+        each_line: reads the lines again with metrics by client, if `lines` lack them.
     """
     sizes: Line = {}
     for line in lines:
@@ -70,12 +72,14 @@ def outcome(
     ratio: float,
     each_line: Iterable[Mapping[str, Any]] | None = None,
 ) -> Line:
-    """The accuracies of a summary: `headline`, `floor`, `rules`, and where clients name their domain `domains` and
+    """The accuracies of a summary: `headline`, `floor`, `rules` and, if clients name their domain, `domains` and
     `domains-unweighted`.
 
     Args:
-        rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
-        each_line: of `summarise`.
+        rule: the run's main inference rule.
+        lines: of metrics.jsonl.
+        ratio: the largest weight of a client.
+        each_line: as for `summarise`.
     """
     rules = headlines(lines, ratio, each_line)
     primary = rules.get(rule, {})
@@ -83,7 +87,7 @@ def outcome(
     tested = [(line["round"], line["evaluation"]) for line in lines if _is_tested(line.get("evaluation"), rule)]
     if figure == "selected":
         tested = [entry for entry in tested if entry[0] == primary["selected_round"]]
-    # the floor beside the headline is of the same evaluation, so of the same clients
+    # the floor is taken from the same evaluation as the headline, and so from the same clients
     number: int | None = None
     evaluation: Line = {"rules": {}}
     if tested:
@@ -114,7 +118,7 @@ def outcome(
 
 
 def _is_tested(evaluation: Mapping[str, Any] | None, rule: str) -> bool:
-    """Whether an evaluation has figures of test samples by this rule."""
+    """Whether an evaluation has results on test samples by this rule."""
     return bool(evaluation and evaluation["rules"].get(rule, {}).get("test"))
 
 
@@ -123,25 +127,29 @@ def headlines(
     ratio: float = math.inf,
     each_line: Iterable[Mapping[str, Any]] | None = None,
 ) -> dict[str, dict[str, float | int | None]]:
-    """The run's figures by rule, from the lines of metrics.jsonl.
+    """The run's results by rule, from the lines of metrics.jsonl.
 
-    Round 0, before training, is chosen by none of them; ties go to the latest round. `selected` and `best` are chosen
-    among the rounds in which every client was evaluated that was to be; where there is none, among those with the most:
-    else a round in which a weak client is missing would be the best.
+    Round 0, before training, is never selected; ties go to the latest round. `selected` and `best` are chosen among the
+    rounds in which all clients that were due were evaluated, or, if there is no such round, among those with the most
+    clients: otherwise, a round without a weak client could be the best one.
 
     Args:
-        ratio: the most that a client may weigh, in medians of the clients' numbers of test samples.
-        each_line: of `summarise`.
+        ratio: the largest weight of a client, in medians of the clients' numbers of test samples.
+        each_line: as for `summarise`.
 
     Returns:
-        rule -> selected (test mean at the evaluation with the best validation mean; None without validation
-        samples) and selected_round; and, chosen on the test set as the papers do: best (highest test mean of any
-        evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
-        other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
-        evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
-        final; final-unweighted (every client alike, as GFPL and PFPL average); worst, the worst client's accuracy at
-        the evaluation of selected, else of final; clients, how many were evaluated in the rounds among which was
-        chosen, at most.
+        rule -> dict with
+        selected, selected_round: test mean at the evaluation with the best validation mean; None without validation
+            samples.
+        best: the highest test mean of any evaluation (TinyProto's); chosen on the test set, as in the papers, like the
+            next three.
+        client-best, client-best-unweighted: the mean of every client's own best, weighted by test samples or unweighted
+            (ProtoNorm's).
+        last-5: the mean of the last five evaluations, or of as many as there are (FedPAGR's). These are None before the
+            first evaluation of trained models.
+        final, final-unweighted: the last evaluation, weighted or unweighted (GFPL and PFPL average so).
+        worst: the worst client's accuracy at the evaluation of selected, else of final.
+        clients: the largest number of clients evaluated in the rounds that could be selected.
     """
     evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
@@ -153,11 +161,11 @@ def headlines(
 
 
 def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], clients: Mapping[str, Any]) -> None:
-    """Bring every client's best up to date with one round.
+    """Update every client's best with one round.
 
     Args:
         best_by_client: rule -> partition -> (accuracy, test samples).
-        clients: of a line of metrics.jsonl.
+        clients: from a line of metrics.jsonl.
     """
     for partition, client in clients.items():
         evaluation = client.get("evaluation", {})
@@ -170,11 +178,11 @@ def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], client
 def _headline(
     rule: str, evaluations: Sequence[Mapping[str, Any]], best_by_client: Mapping[str, tuple[float, int]], ratio: float
 ) -> dict[str, float | int | None]:
-    """Of one rule.
+    """The results by one rule.
 
     Args:
         best_by_client: every client's best accuracy and its number of test samples.
-        ratio: the most that a client may weigh.
+        ratio: the largest weight of a client.
     """
     tested = [(e["round"], e["rules"][rule]) for e in evaluations if _is_tested(e, rule)]
     if not tested:
@@ -183,7 +191,7 @@ def _headline(
     eligible = [(number, splits) for number, splits in tested if number in rounds]
     selected_round, selected, best_validation = None, None, -math.inf
     for number, splits in eligible:
-        # of equals the latest
+        # ties go to the latest
         if "validation" in splits and splits["validation"]["mean"] >= best_validation:
             selected_round, selected, best_validation = number, splits, splits["validation"]["mean"]
     most = most_believed({int(partition): count for partition, (_, count) in best_by_client.items()}, ratio)
@@ -203,17 +211,17 @@ def _headline(
         "clients": max((_count_clients(splits) for _, splits in eligible), default=None),
     }
     if members := evaluations[-1].get("members"):
-        # clients come and go: since which round they are the same, and whether a round has all of them
+        # The rounds since the last change of members, and whether all clients were evaluated in them.
         figures |= {"since": members["since"], "complete": is_complete}
     return figures
 
 
 def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -> tuple[list[int], bool]:
-    """The rounds of which one may be chosen as the best, and whether all their clients were evaluated in them.
+    """The rounds that may be selected, and whether all their clients were evaluated in them.
 
-    A round that lacks a weak client would be the best for that alone: so those count in which all were evaluated, and
-    where there is none those with the most. Of a run whose clients come and go the rounds since the last change count,
-    for others are of other clients.
+    A round that lacks a weak client could be the best for that reason alone. Therefore only rounds count in which all
+    clients were evaluated, or, if there is none, those with the most clients. If clients join or leave, only the rounds
+    since the last change count.
 
     Args:
         evaluations: of the lines of metrics.jsonl, with their `members`.
@@ -232,34 +240,34 @@ def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -
 
 
 def with_members(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The evaluation of a line of metrics.jsonl, its round, and what the line says of who was there to evaluate."""
+    """The evaluation of a line of metrics.jsonl, its round, and the members at that time."""
     evaluation: Mapping[str, Any] = line["evaluation"]
     return {**evaluation, "round": line["round"], "members": line.get("members")}
 
 
 def _count_clients(splits: Mapping[str, Any]) -> int:
-    """How many clients the test figures of a rule cover."""
+    """The number of clients in a rule's test results."""
     return int(splits["test"].get("clients", 0))
 
 
 def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
-    """The mean of the last five, each with the round that its models are of: round 0 has trained nothing."""
+    """The mean of the last five, each with its round; round 0, before training, is excluded."""
     trained = [accuracy for number, accuracy in accuracies if number > 0][-5:]
     return math.fsum(trained) / len(trained) if trained else None
 
 
 def primary_figure(figures: Mapping[str, float | int | None]) -> str:
-    """The figure that a run is headed by: `selected`, or `final` where nothing was selected.
+    """The name of the run's main result: `selected`, or `final` if no round could be selected.
 
     Args:
-        figures: of the run's own rule, as `headlines` has them.
+        figures: the main rule's results, from `headlines`.
     """
     return "selected" if figures.get("selected") is not None else "final"
 
 
 def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     """`domains` and `domains-unweighted`: the test accuracy of one evaluation, domain -> rule -> mean over its clients,
-    weighted by test samples, or every client alike; nothing where no client says its domain."""
+    weighted by test samples or unweighted; empty if no client names its domain."""
     accuracies: dict[str, dict[str, dict[str, float]]] = {}
     for domain, rules in evaluation.get("domains", {}).items():
         tested = {rule: splits["test"] for rule, splits in rules.items() if "test" in splits}
@@ -269,9 +277,9 @@ def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, fl
 
 
 def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
-    of the last five times of trained models, FedPAGR's) and final, with the number of rows; nothing where it was never
-    asked for. Best and last-5 are None where only round 0, before training, was measured."""
+    """`ensemble`: the accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
+    of the last five measurements of trained models, FedPAGR's) and final, with the number of samples; empty if it was
+    never measured. Best and last-5 are None if only round 0 was measured."""
     measured = [(line["round"], line["ensemble"]) for line in lines if "ensemble" in line]
     if not measured:
         return {}
@@ -287,14 +295,14 @@ def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
 
 
 def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """A client's gradient steps in a round: mean over clients, then over rounds. None where no round says it: nobody
-    trained, or the steps stay with the clients."""
+    """A client's gradient steps per round: mean over clients, then over rounds. None if no client trained, or clients
+    withhold their steps."""
     steps = [line["training"]["steps"] for line in lines if "steps" in line.get("training", {})]
     return math.fsum(steps) / len(steps) if steps else None
 
 
 def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:
-    """Which clients did not answer as asked: partition -> in how many rounds, the last of them, and why."""
+    """Clients that did not answer as asked: partition -> in how many rounds, the last of them, and why."""
     by_partition: dict[str, dict[str, int | str]] = {}
     for line in lines:
         for partition, problem in line["problems"].items():
@@ -308,8 +316,8 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """What a reader has to know beside the headline of a summary: what `doubts_of_clients` says, and whether the models
-    are trained."""
+    """Warnings for readers of a summary's headline: those of `doubts_of_clients`, and one if the models look hardly
+    trained."""
     sentences = doubts_of_clients(summary, client_names)
     if summary["rounds"] == 0 and summary["rules"]:
         sentences.append("the run ended before its first round: these are untrained models")
@@ -319,8 +327,7 @@ def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELES
 
 
 def doubts_of_clients(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """Where the headline of a summary is of a round that lacks clients, and whose numbers of test samples are believed
-    in part alone."""
+    """Warnings if clients are missing from the headline's round, or if clients' test sample counts were capped."""
     headline, sentences = summary["headline"], []
     figures_of_rule = summary["rules"].get(headline["rule"], {})
     clients, since = figures_of_rule.get("clients"), figures_of_rule.get("since")
@@ -345,7 +352,7 @@ def doubts_of_clients(summary: Mapping[str, Any], client_names: Mapping[int, str
 
 
 def _doubt_of_training(summary: Mapping[str, Any]) -> str:
-    """A sentence where the private models look hardly trained, else ""."""
+    """A sentence if the private models look hardly trained, else ""."""
     by_rule, majority = summary["rules"], summary["floor"].get(MAJORITY)
     accuracy = _accuracy_of(by_rule.get("classifier", {}))
     discriminant = _accuracy_of(by_rule.get("discriminant", {}))
@@ -363,11 +370,11 @@ def _doubt_of_training(summary: Mapping[str, Any]) -> str:
 
 
 def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:
-    """A rule's accuracy by the figure that heads a run."""
+    """A rule's accuracy by the metric of the headline."""
     return figures.get(primary_figure(figures))
 
 
 def companions(named: Iterable[str]) -> str:
-    """What clients say of the second model that all have alike, in words; "" where there is none."""
+    """A description of the companion that all clients have; "" if there is none."""
     names = sorted(set(named) - {""})
     return f"the companion {', '.join(names)}" if names else ""
