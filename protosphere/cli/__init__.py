@@ -1,1 +1,1 @@
-"""The `protosphere` command: thin commands, each over one function of the floor below."""
+"""The `protosphere` command: thin commands over the Python API."""

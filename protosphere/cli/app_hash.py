@@ -1,4 +1,4 @@
-"""`protosphere app-hash`: what a site lists, so that it runs this app and no other."""
+"""`protosphere app-hash`: the digest that a site lists so that it runs only this app."""
 
 import typer
 

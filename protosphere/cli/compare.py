@@ -1,4 +1,4 @@
-"""`protosphere compare`: methods by data sets by partitions by seeds, run, resumed, put into tables."""
+"""`protosphere compare`: compares methods over data sets, partitions and seeds, resumes comparisons, writes tables."""
 
 import shlex
 import sys
@@ -28,8 +28,8 @@ VARY = (
     "one setting varies at a time."
 )
 CHOOSE = "Choose one of a method's values: `validation`, by accuracy on validation samples."
-KINDS = ("process", "workers", "ray")  # of `--on`
-PRINTED = "accuracy"  # the kind of table that is printed; the others are in the files
+KINDS = ("process", "workers", "ray")  # places of `--on`
+PRINTED = "accuracy"  # the metric of the printed table; the files have all of them
 ENOUGH_SEEDS = 5
 
 
@@ -96,14 +96,14 @@ def compare(
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and any(choices):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
-    # how each run goes, and what becomes of it, is not kept with the comparison; the number at the start is
+    # how trials run and what is written is not stored with the comparison; its settings are
     flags = {"--on": on, "--keep-models": keep_models, "--reports": reports}
     flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     try:
         place = Place.read(on, KINDS)
         from protosphere.plans.assignments import read_all
 
-        # a slip in a setting is known before torch is loaded, which takes seconds
+        # report errors in settings before torch is loaded, which takes seconds
         overrides = read_all(settings or [])
         from protosphere.comparing import carry_out, resolve
         from protosphere.comparison.execution import Processes, Tasks, environments
@@ -163,7 +163,7 @@ def _is_terminal() -> bool:
 
 
 def _ask(comparison: "ComparisonSpec", trials: "Sequence[Trial]", jobs: int) -> None:
-    """Say what the trials cost; leave where that is too much."""
+    """Print the cost of the trials, and exit if the user declines."""
     from protosphere.comparison.cost import estimate
 
     typer.echo("timing one round, to estimate what the comparison costs ...")
@@ -186,7 +186,7 @@ def _read_places(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _as_arguments(flags: Mapping[str, object]) -> list[str]:
-    """Flags as a command line has them; those that were not given are left out."""
+    """Flags as on a command line, without those that were not given."""
     arguments: list[str] = []
     for name, value in flags.items():
         if value is not None and value is not False and value != "":
@@ -195,7 +195,7 @@ def _as_arguments(flags: Mapping[str, object]) -> list[str]:
 
 
 def _print(written: "Written", seeds: int) -> None:
-    """Print where all of it stands, the tables that answer most questions, what came out, and what to do next."""
+    """Print the folder, the tables that answer most questions, the conclusion, and what to do next."""
     from protosphere.comparison import tables
 
     for path in written.paths:
@@ -212,5 +212,5 @@ def _print(written: "Written", seeds: int) -> None:
 
 
 def _shorten(path: Path) -> str:
-    """Relative to here where that is a way down."""
+    """A path relative to the working directory, if it lies below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

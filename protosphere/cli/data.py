@@ -1,4 +1,4 @@
-"""`protosphere data`: a data set and its partition, without training."""
+"""`protosphere data`: shows a data set and its partition, without training."""
 
 import json
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from protosphere.reports.partition_preview import DataView
 
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
-MOST_CLIENTS = 30  # that a terminal shows
-MOST_COLUMNS = 12  # of a table, that it names of a kind
+MOST_CLIENTS = 30  # clients listed on a terminal
+MOST_COLUMNS = 12  # columns of a table listed per kind
 PLURAL = {"number": "numbers", "category": "categories"}
-MOST_CLASSES = 20  # whose samples it counts by client
+MOST_CLASSES = 20  # clients whose samples are counted by class
 
 
 def data(
@@ -45,7 +45,7 @@ def data(
     from protosphere.plans.assignments import read_all
 
     try:
-        # a slip in a setting is known before torch is loaded, which takes seconds
+        # report errors in settings before torch is loaded, which takes seconds
         assignments = read_all(settings or [])
     except UserError as error:
         end(str(error))
@@ -101,7 +101,7 @@ def _print(data_view: "DataView") -> None:
 
 
 def _about(data_view: "DataView") -> list[str]:
-    """The data set, then the partition, then what clients have on the whole."""
+    """The data set, then the partition, then an overview of the clients."""
     names = ", ".join(data_view.class_names[:12]) + (", ..." if len(data_view.class_names) > 12 else "")
     lines = [
         f"{data_view.dataset}: {data_view.train + data_view.test} samples "
@@ -129,7 +129,7 @@ def _about(data_view: "DataView") -> list[str]:
 
 
 def _columns(data_view: "DataView") -> list[str]:
-    """What becomes of a table's columns, and of what they lack."""
+    """How a table's columns are used, and which have missing values."""
     lines = []
     for kind, what in (("number", "; scaled by each client's own training samples"), ("category", "")):
         columns = [
@@ -161,7 +161,7 @@ def _print_clients(data_view: "DataView") -> None:
 
 
 def _print_counts(data_view: "DataView") -> None:
-    """Samples of each class at each client."""
+    """Print each client's samples per class."""
     rows = []
     for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
         rows.append([str(number), *(str(count or "·") for count in client.counts)])

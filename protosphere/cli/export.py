@@ -1,4 +1,4 @@
-"""`protosphere export`: a client's model as one file that needs no part of this project."""
+"""`protosphere export`: a client's model as one file that works without this project."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""How the command's help reads: an example section, and arguments with their words."""
+"""The layout of the command's help: an example section, and descriptions of arguments."""
 
 import inspect
 from typing import Any
@@ -11,7 +11,7 @@ from protosphere.cli.options import end
 
 
 class _Plain:
-    """What commands and their group write alike."""
+    """Shared by commands and their group."""
 
     epilog: str | None
 
@@ -24,7 +24,7 @@ class _Plain:
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-# a flag that commands had -> what takes its place
+# removed flag -> its replacement
 REMOVED = dict.fromkeys(
     ("--engine", "--cohort-size"), "`--on workers:N` lets N processes share the clients, on a GPU as well"
 ) | {
@@ -42,7 +42,7 @@ REMOVED = dict.fromkeys(
     "--format": "the name of --output says it, `.pt2` or `.onnx`",
     "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",
 }
-# the same of `compare`, where another command has them
+# the same for `compare`, if its replacement differs
 REMOVED_OF_COMPARE = dict.fromkeys(
     ("--flower", "--cpus-per-client", "--gpus-per-client"),
     "a trial is a run in one process, whose figures are those of Flower's simulation",
@@ -50,10 +50,10 @@ REMOVED_OF_COMPARE = dict.fromkeys(
 
 
 class Command(_Plain, TyperCommand):
-    """A command of ours."""
+    """A command of this program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments; a flag that is gone ends with what takes its place."""
+        """Parse the arguments; a removed flag ends the command with its replacement."""
         for word in args:
             flag = word.partition("=")[0]
             removed = REMOVED | (REMOVED_OF_COMPARE if self.name == "compare" else {})
@@ -68,7 +68,7 @@ class Command(_Plain, TyperCommand):
             record = param.get_help_record(ctx)
             if record:
                 name, text = record
-                # what Typer escapes for its own rich output is shown as it is here
+                # what Typer escapes for its own rich output is shown unescaped here
                 text = text.replace("\\[", "[")
                 argument_help = _argument_help(self.callback, param)
                 text = text if argument_help in text else f"{argument_help}  {text}".strip()
@@ -80,7 +80,7 @@ class Command(_Plain, TyperCommand):
 
 
 def _argument_help(callback: Any, param: click.Parameter) -> str:
-    """An argument's own help: newer versions of Click take it from Typer's arguments while they are made."""
+    """The help of an argument: newer versions of Click take it from Typer's arguments when these are created."""
     hints = inspect.get_annotations(inspect.unwrap(callback), eval_str=False) if callback else {}
     arguments = [
         item for item in getattr(hints.get(param.name or ""), "__metadata__", ()) if isinstance(item, ArgumentInfo)
@@ -89,7 +89,7 @@ def _argument_help(callback: Any, param: click.Parameter) -> str:
 
 
 class Group(_Plain, TyperGroup):
-    """The command of commands."""
+    """The group of all commands."""
 
-    # Click names the nearest command itself; Typer would a second time
+    # Click suggests the nearest command itself; Typer would repeat it
     suggest_commands = property(lambda self: False, lambda self, value: None)

@@ -1,4 +1,4 @@
-"""What there is to choose from: methods, models, presets, settings. Each is a row of words."""
+"""Lists methods, models, presets and settings, each as rows of text."""
 
 import re
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.contract import Options
 
 PRESETS = Path(__file__).parents[1] / "presets"
-LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # of Markdown
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # Markdown markup
 
 
 def methods() -> Iterator[tuple[str, str, str, str, str]]:
-    """Name, what it is, the parts that go up and come down with its defaults, and whether architectures may differ."""
+    """Name, description, parts that are sent with default settings, and whether architectures may differ."""
     for name, entry in METHODS.items():
         about = cleandoc(import_module(entry.module.partition(":")[0]).__doc__ or "").split("\n\n")[0]
         method = load_method(name)
@@ -31,7 +31,7 @@ def methods() -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def models() -> Iterator[tuple[str, str]]:
-    """Family or way of naming, and its members."""
+    """Family or naming scheme, and its members."""
     for family, members in FAMILIES.items():
         yield family, ", ".join(members)
     yield "ours, by name", ", ".join(SMALL)
@@ -54,7 +54,7 @@ def presets() -> Iterator[tuple[str, str, str]]:
 
 
 def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Name, default, allowed values and meaning of the settings that have the word in one of these."""
+    """Name, default, allowed values and meaning of the settings that contain the word in one of these."""
     for entries in all_settings().values():
         for setting in entries:
             row = setting.name, setting.value, _plain(setting.allowed), _plain(setting.meaning)
@@ -63,12 +63,12 @@ def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
 
 
 def _plain(words: str) -> str:
-    """Without Markdown: a terminal shows neither code nor links."""
+    """Text without Markdown, because a terminal shows neither code nor links."""
     return LINK.sub(r"\1", words).replace("`", "")
 
 
 def _sentence(text: str) -> str:
-    """The first, up to a full stop or a colon that stands in no brackets and ends no `al.`."""
+    """The first sentence, up to a full stop or colon outside brackets and not after `al`."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

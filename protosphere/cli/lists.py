@@ -1,4 +1,4 @@
-"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from."""
+"""`protosphere methods`, `models`, `presets`, `settings`: the available choices."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The `protosphere` command. What a command needs is imported when it runs, so that `--help` answers at once."""
+"""The `protosphere` command. A command's imports run with the command, so that `--help` is fast."""
 
 import io
 import sys
@@ -34,7 +34,7 @@ app = typer.Typer(
         protosphere COMMAND --help
     """,
 )
-# in the order in which they are used
+# in the order of typical use
 app.command(
     "run",
     cls=Command,
@@ -132,7 +132,7 @@ def main(
     """Prototype-based federated learning for clients that differ in data, model and machine."""
     end_at_once()
     for stream in (sys.stdout, sys.stderr):
-        # a terminal that cannot show a letter shows a question mark: that ends nothing
+        # a character that the terminal cannot show becomes a question mark instead of an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 

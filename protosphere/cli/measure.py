@@ -1,4 +1,4 @@
-"""`protosphere predict` of inputs whose classes are known: how a client fares on them."""
+"""`protosphere predict` with labelled inputs: measures a client's model on them."""
 
 import json
 import math
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from protosphere.serving.predict import Answer, Trained
 
 UNREADABLE = 1
-MOST_PROBLEMS = 20  # that are told in a sentence each
-MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
+MOST_PROBLEMS = 20  # problems that are printed in full
+MOST_COLUMNS = 12  # most classes for which the confusion matrix is printed
 
 
 def measure(
     trained: "Trained", rule: str, judged: "Sequence[tuple[int, Answer]]", as_json: bool, csv: Path | None
 ) -> None:
-    """Of the classes of inputs and the answers to them print scikit-learn's report and confusion matrix; leave a row an
-    input in `csv`.
+    """Print scikit-learn's report and confusion matrix for labelled inputs, and write one row per input to `csv`.
 
-    Exits 1 where some inputs could not be read: they are named, and left out of every figure.
+    Exits 1 if some inputs could not be read: they are listed, and excluded from all results.
     """
     if csv is not None:
         write_answers(csv, judged, trained.class_names)
@@ -42,7 +41,7 @@ def measure(
 
 
 def tell_problems(answers: "Sequence[Answer]") -> None:
-    """Say which inputs could not be read, and exit with 1 if there are any."""
+    """Print which inputs could not be read, and exit with 1 if there are any."""
     problems = [answer.problem for answer in answers if answer.problem]
     for problem in problems[:MOST_PROBLEMS]:
         typer.echo(problem, err=True)
@@ -53,7 +52,7 @@ def tell_problems(answers: "Sequence[Answer]") -> None:
 
 
 def tell_unknown(answers: "Sequence[Answer]") -> None:
-    """Say how many rows have a category that no training sample had, and in which columns."""
+    """Print how many rows have a category that no training sample had, and in which columns."""
     columns = Counter(name for answer in answers for name in answer.unknown)
     if columns:
         rows = sum(bool(answer.unknown) for answer in answers)
@@ -66,7 +65,7 @@ def tell_unknown(answers: "Sequence[Answer]") -> None:
 
 
 def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
-    """A row an input: its name, its class where that is known, the prediction and its probability."""
+    """Write one row per input: its name, its class if known, the prediction and its probability."""
     from protosphere.core.files import replacing
     from protosphere.reports.csv_files import as_csv
 
@@ -88,10 +87,10 @@ def _as_json(read: Sequence[tuple[int, int]], rule: str, names: Sequence[str]) -
     if read:
         labels, predicted = zip(*read, strict=True)
         every = range(len(names))
-        # by their numbers: a class may be called as an average is there
+        # by class numbers, because a class may have the name of an average
         about = {"labels": every, "target_names": list(map(str, every)), "output_dict": True, "zero_division": math.nan}
         figures = classification_report(labels, predicted, **about)
-        # JSON has no word for what is no number
+        # JSON has no NaN
         for label, name in enumerate(names):
             report["classes"][name] = {
                 key: None if math.isnan(value) else value for key, value in figures[str(label)].items()

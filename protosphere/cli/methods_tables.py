@@ -1,4 +1,4 @@
-"""`make settings`: the tables of docs/methods.md, made of the registry."""
+"""`make settings`: writes the tables of docs/methods.md from the registry."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ METHODS_HEAD = "| method | source | what goes up | what comes down | extra work 
 
 
 def families_table() -> str:
-    """A row per family: its methods, and what is exchanged."""
+    """One row per family: its methods, and what is exchanged."""
     rows = [FAMILIES_HEAD, "|---|---|---|"]
     for family, exchanged in FAMILIES.items():
         names = ", ".join(f"`{name}`" for name, entry in METHODS.items() if entry.family == family)
@@ -22,7 +22,7 @@ def families_table() -> str:
 
 
 def methods_table() -> str:
-    """A row per method, family by family."""
+    """One row per method, family by family."""
     rows = [METHODS_HEAD, "|---" * 6 + "|"]
     for family in FAMILIES:
         for name, entry in METHODS.items():
@@ -35,13 +35,13 @@ def methods_table() -> str:
 
 
 def with_table(page: str, table: str) -> str:
-    """A page with this table in the place of the one that has the same head."""
+    """Replace a page's table that has the same header as this one."""
     head = re.escape(table.partition("\n")[0])
     return re.sub(rf"^{head}\n(?:\|.*\n)*", lambda _: table, page, count=1, flags=re.MULTILINE)
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Rewrite the page."""
     page = PAGE.read_text("utf-8")
     for table in (families_table(), methods_table()):
         page = with_table(page, table)

@@ -1,4 +1,4 @@
-"""`protosphere new`: files to begin with, which run as they are."""
+"""`protosphere new`: creates template files that run unchanged."""
 
 from pathlib import Path
 from typing import Annotated
@@ -48,5 +48,5 @@ def method(
 
 
 def _as_plugin(file: Path) -> str:
-    """The file as the setting `strategy` takes it."""
+    """The file as a value of the setting `strategy`."""
     return str(file) if file.is_absolute() or str(file).startswith(("~", "..")) else f"./{file}"

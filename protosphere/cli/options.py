@@ -1,4 +1,4 @@
-"""What several commands have: options with the same words, where clients train, and how a command ends."""
+"""Shared by several commands: options with the same descriptions, places where clients train, and exit codes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from protosphere.core.errors import SettingError
 
 FAILED = 1
 BAD_INPUT = 2
-KILLED = 128  # plus the signal's number, as shells count
+KILLED = 128  # plus the signal's number, as in shells
 
 
 def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
-    """`typer.Option` without its default in the help, where the words say it."""
+    """`typer.Option` without its default in the help, for descriptions that state it."""
     return typer.Option(*names, help=help, metavar=metavar, show_default=False, **more)
 
 
@@ -45,7 +45,7 @@ Trust = Annotated[
 ]
 
 
-# what `--on` takes
+# forms of `--on`
 FORMS = {
     "process": "process",
     "workers": "workers:N",
@@ -62,9 +62,9 @@ class Place:
     Attributes:
         kind: a key of `FORMS`: this process, worker processes, Flower's simulation here or on a Ray cluster, or the
             nodes of a SuperLink.
-        workers: how many processes clients share.
-        name: the SuperLink's connection or the Ray cluster's address; "" for the cluster that this machine is in.
-        text: as it was given, "" where it was not.
+        workers: the number of processes for clients.
+        name: the SuperLink's connection or the Ray cluster's address; "" for the cluster that this machine belongs to.
+        text: the option as given; "" if it was not.
     """
 
     kind: str = "process"
@@ -74,18 +74,18 @@ class Place:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this process, or workers of it."""
+        """Whether it is this process or its workers."""
         return self.kind in ("process", "workers")
 
     @classmethod
     def read(cls, text: str, kinds: Sequence[str] = tuple(FORMS)) -> "Place":
-        """The place that `--on` names.
+        """Parse `--on`.
 
         Args:
-            kinds: that a command knows.
+            kinds: the kinds that the command supports.
 
         Raises:
-            SettingError: it is none of these.
+            SettingError: the text is none of these.
         """
         kind, colon, name = text.partition(":")
         takes_name = {"workers": bool(name), "superlink": bool(name), "ray": bool(name) == bool(colon)}
@@ -100,6 +100,6 @@ class Place:
 
 
 def end(sentence: str, code: int = BAD_INPUT) -> NoReturn:
-    """Leave with a sentence on stderr."""
+    """Exit with a sentence on stderr."""
     typer.echo(sentence, err=True)
     raise typer.Exit(code) from None

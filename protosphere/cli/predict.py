@@ -1,4 +1,4 @@
-"""`protosphere predict`: what a trained client says of images, texts, and rows of numbers."""
+"""`protosphere predict`: a trained client's predictions for images, texts and rows of numbers."""
 
 import json
 from collections.abc import Iterable

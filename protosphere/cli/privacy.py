@@ -1,4 +1,4 @@
-"""`protosphere privacy`: what a site has released of its table, and what that has cost."""
+"""`protosphere privacy`: a site's releases of its table, and their privacy cost."""
 
 from pathlib import Path
 from typing import Annotated

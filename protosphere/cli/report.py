@@ -1,4 +1,5 @@
-"""`protosphere report`: a run's report, written anew; or what a client under `privacy` keeps at home."""
+"""`protosphere report`: writes a run's report again, or prints the metrics that a client under `privacy` keeps to
+itself."""
 
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +49,7 @@ def report(
 
 
 def _print_site_figures(folder: Path) -> None:
-    """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
+    """Print one line per round: test accuracy by rule, the training samples, and problems."""
     from protosphere.core.files import read_lines
 
     file = folder / "figures.jsonl"
@@ -60,7 +61,7 @@ def _print_site_figures(folder: Path) -> None:
             rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
             trained = [f"trained on {line['training_rows']} samples"] if "training_rows" in line else []
             wrong = [f"problem: {line['problem']}"] if line.get("problem") else []
-            # the evaluation is of the model as the round before left it
+            # the evaluation is that of the model after the previous round
             typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         end(f"{file} cannot be read as a client's metrics ({error}).")

@@ -1,4 +1,4 @@
-"""`protosphere run`: check everything, run, say how it ended."""
+"""`protosphere run`: checks the settings, runs, and reports the result."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Started:
-    """How the command was started: where clients train, with how much of a machine each, and what makes the plan."""
+    """The arguments of the command: where clients train, their resources, and the settings of the plan."""
 
     place: Place
     cpus: int | None
@@ -78,13 +78,13 @@ class _Started:
 
 @dataclass(frozen=True)
 class _Ending:
-    """How a run ended, or why none began.
+    """The end of a run, or the reason why none began.
 
     Attributes:
         code: the exit code.
-        folder: the run's, if it came to one on this machine.
+        folder: the run's folder, if there is one on this machine.
         reason: why it failed, in a sentence.
-        hints: lines on what there is of it, and on how to go on.
+        hints: lines on its results, and on how to continue.
     """
 
     code: int
@@ -94,7 +94,7 @@ class _Ending:
 
 
 def _run(started: _Started, settings: Sequence[str], what_leaves: bool, display: Display) -> _Ending:
-    """Plan the run and run it."""
+    """Plan the run and execute it."""
     from protosphere.launch.processes import Interrupted, interruptible
 
     display.stage("reading settings and data")
@@ -119,7 +119,7 @@ def _run(started: _Started, settings: Sequence[str], what_leaves: bool, display:
 def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
     from protosphere.plans.assignments import read_all
 
-    # a slip in a setting is known before torch is loaded, which takes seconds
+    # report errors in settings before torch is loaded, which takes seconds
     assignments = read_all(settings)
     with uncollected():
         from protosphere.launch.ray_cluster import count_tasks, nodes_at
@@ -201,16 +201,16 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
     log = str(outcome.folder / "run.log") if outcome.folder is not None else ""
     resumed = ""
     if outcome.folder is None and place.kind == "superlink":
-        # a run of another machine that was resumed is known there by what it was resumed by
+        # a resumed run on another machine is known there by the name in `--resume`
         resumed = started.options["resume"] or outcome.flower_run
     return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
 
 
 def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resumed: str = "") -> list[str]:
-    """Where the report of what there is lies, the command that goes on with the run, its log.
+    """The location of the report, the command that continues the run, and its log.
 
     Args:
-        resumed: what a run of another machine is resumed by.
+        resumed: the name by which a run on another machine is resumed.
     """
     lines = []
     if folder is not None and (folder / "report.html").exists():
@@ -229,8 +229,8 @@ def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resum
 
 
 def _not_saved(plan: "Plan", folder: Path) -> str:
-    """The settings of a run that its folder does not have, as `-c` takes them: those that were changed when it was
-    resumed or, where no folder of it is on this machine, all that are not the default."""
+    """Settings that the run's folder does not have, in the form of `-c`: those changed by a resume or, if the folder is
+    not on this machine, all that differ from the defaults."""
     from protosphere.launch.flower import toml_value
     from protosphere.record.folder import RunFolder
     from protosphere.strategies import as_of_today, known_settings
@@ -241,9 +241,9 @@ def _not_saved(plan: "Plan", folder: Path) -> str:
         if is_here:
             saved = as_of_today(RunFolder(folder).settings())
     except UserError:
-        # a damaged folder, of which a resume says so
+        # a resume reports a damaged folder
         return ""
-    # a folder is named by its whole path
+    # a folder is given by its absolute path
     named = {"resume", "results-dir"} if is_here else {"resume"}
     assignments = []
     for name, value in plan.run_config.items():

@@ -1,4 +1,4 @@
-"""`protosphere runs`: what the results folder holds."""
+"""`protosphere runs`: lists the results folder."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""`make settings`: the defaults in pyproject.toml and the tables of docs/settings.md, made to agree with the code.
+"""`make settings`: writes the defaults in pyproject.toml and the tables of docs/settings.md from the code.
 
-A default is written once, in its class, and so are the words on it: of a shared setting below its field, of a method's
-own in its class's docstring. pyproject.toml gets whole tables; in the page each row is written anew where it stands.
+A default and its description are defined once, in the class of the settings. In pyproject.toml, whole tables are
+replaced; in the page, each row is replaced in place.
 """
 
 import json
@@ -17,20 +17,20 @@ from protosphere.strategies import METHODS, load_method
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
 TABLE = "tool.flwr.app.config"
-AFTER_TABLES = "\n[tool.ruff]\n"  # of pyproject.toml
-# a row of the page begins with the setting's name
+AFTER_TABLES = "\n[tool.ruff]\n"  # start of a table in pyproject.toml
+# a row of the page starts with the setting's name
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
-BY_TYPE = ("true, false", "text")  # what the default shows
+BY_TYPE = ("true, false", "text")  # the type that the default shows already
 GREEK = {"beta": "β", "gamma": "γ", "lambda": "λ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "omega": "ω"}
 GREEK |= {"Sigma": "Σ", "Psi": "Ψ"}
-# a symbol, and no setting's name
+# a symbol, not a setting's name
 GREEK_NAME = re.compile(rf"(?<![`.\w-])(?:{'|'.join(GREEK)})(?![\w`-]*[a-z]{{2}}|`)")
-HUGE = 2**31  # a limit that no one reaches is not shown
+HUGE = 2**31  # a limit without practical effect is not shown
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its full name, default, what is allowed, and a line on what it means."""
+    """One setting: its full name, default, allowed values and a line on its meaning."""
 
     name: str
     default: Any
@@ -39,12 +39,12 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The default as TOML and JSON write it."""
+        """The default as in TOML and JSON."""
         return json.dumps(self.default, ensure_ascii=False)
 
     @property
     def row(self) -> str:
-        """Its row of the page."""
+        """Its row in the page."""
         allowed = "" if self.allowed in BY_TYPE else f"; {self.allowed}"
         return f"| `{self.name}` | `{self.value}`{allowed} | {self.meaning.replace('|', chr(92) + '|')} |"
 
@@ -72,12 +72,12 @@ def all_settings() -> dict[str, list[Setting]]:
 
 
 def _unwrap(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type and what `Annotated` says beside it."""
+    """A type, and the metadata of its `Annotated`."""
     return (get_args(kind)[0], kind.__metadata__) if hasattr(kind, "__metadata__") else (kind, ())
 
 
 def _describe_allowed(kind: Any, metadata: Any) -> str:
-    """Values that a type allows, in the page's words."""
+    """The values that a type allows, for the page."""
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if kind is bool:
@@ -96,17 +96,17 @@ def _describe_allowed(kind: Any, metadata: Any) -> str:
 
 
 def _meaning(documented: str, name: str) -> str:
-    """The words of a class's docstring on one attribute, Greek names as letters."""
+    """The description of one attribute, with Greek names as letters."""
     match = re.search(rf"^\s*(?:\w+, )*{name}(?:, \w+)*: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
     text = " ".join(match[1].split()) if match else ""
     text = GREEK_NAME.sub(lambda found: GREEK[found[0]], text)
-    # a sentence's first letter, not that of a symbol: C, T_s
+    # capitalise a sentence's first letter, except for a symbol: C, T_s
     first = text[:1].lower() if text[1:2].islower() else text[:1]
     return first + text[1:].rstrip(".")
 
 
 def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A pyproject.toml whose tables of settings are these; what stood in them goes."""
+    """pyproject.toml with its tables of settings replaced."""
     tables = []
     for prefix, entries in settings.items():
         lines = [f"[{TABLE}.{prefix}]" if prefix else f"[{TABLE}]"]
@@ -118,8 +118,7 @@ def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
 
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A settings.md whose rows are those of the settings; the rows' order is the page's, which a new one is added to
-    by hand."""
+    """settings.md with each setting's row replaced; the order of rows is kept, and a new one must be added by hand."""
     by_name = {setting.name: setting for entries in settings.values() for setting in entries}
     lines = []
     for line in text.split("\n"):
@@ -129,7 +128,7 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
 
 
 def main() -> None:
-    """Write the files anew where they differ."""
+    """Rewrite the files that differ."""
     settings = all_settings()
     for name, change in (("pyproject.toml", with_defaults), (PAGE, with_rows)):
         path = ROOT / name

@@ -1,4 +1,4 @@
-"""`protosphere status`: what a SuperLink has and does, on its machine."""
+"""`protosphere status`: a SuperLink's nodes and newest run, on its machine."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ import typer
 from protosphere.cli.options import end, option
 
 GIGABYTE = 1e9
-LAST = 5  # rounds, of whose seconds the mean is said
+LAST = 5  # rounds over which the duration of a round is averaged
 
 
 def status(
@@ -107,7 +107,7 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
         for line in record.each_line():
             if line["round"]:
                 seconds.append(line["time"]["round"])
-            # those too that keep their figures
+            # including those that withhold their metrics
             for partition in line["time"].get("client", {}):
                 last_rounds[str(partition)] = line["round"]
     except SettingError as error:

@@ -1,4 +1,4 @@
-"""A run's summary.json as a small table for people."""
+"""Prints a run's summary.json as a small table."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ from protosphere.record.summary import doubts, primary_figure
 
 
 def print_summary(folder: Path) -> None:
-    """Print accuracies by inference rule, what to know of them, bytes, seconds, where the results are, what is next."""
+    """Print accuracies by inference rule, warnings, bytes, seconds, the folder, and what to do next."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
@@ -34,7 +34,7 @@ def print_summary(folder: Path) -> None:
 
 
 def _names(folder: Path) -> Mapping[int, str]:
-    """What the run's clients are called; the summary stands without them, too."""
+    """The names of the run's clients; a summary can be printed without them."""
     try:
         return client_names(RunFolder(folder).roster())
     except SettingError:
@@ -42,7 +42,7 @@ def _names(folder: Path) -> Mapping[int, str]:
 
 
 def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
-    """The command that compares the run's method with those that exchange nothing, on the same clients."""
+    """The command that compares the run's method with methods without an exchange, on the same clients."""
     from protosphere.core.settings import MAY_DIFFER_ON_RESUME
     from protosphere.launch.flower import toml_value
     from protosphere.strategies import METHODS, default_encoder, known_settings, load_method
@@ -50,7 +50,7 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
     strategy = summary["strategy"]
     defaults = known_settings(strategy)
     settings = {"dataset": summary["dataset"]}
-    # where it ran, its seed and its rule are no part of what is compared
+    # where it ran, its seed and its rule do not matter for the comparison
     left_out = MAY_DIFFER_ON_RESUME - {"rounds"} | {"strategy", "seed", "inference"}
     for name, value in RunFolder(folder).settings().items():
         if name not in left_out and defaults.get(name) != value:
@@ -64,7 +64,8 @@ def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Each rule's accuracy at the round with its best validation accuracy or, without validation samples, the last."""
+    """Each rule's accuracy at the round with the best validation accuracy or, without validation samples, at the last
+    round."""
     for rule, figures in summary["rules"].items():
         mark = " *" if rule == summary["headline"]["rule"] else ""
         figure = primary_figure(figures)
@@ -95,7 +96,7 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
 
 
 def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What the table's figures are, and the baseline that any useful model exceeds."""
+    """What the table's accuracies are, and the baseline that any useful model exceeds."""
     headline = summary["headline"]
     if not summary["rules"]:
         if summary.get("settings", {}).get("privacy") == "release":
@@ -113,9 +114,9 @@ def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:
-    """Of the clients that failed most often."""
+    """Lines on the clients that failed most often."""
     failures = sorted(summary.get("failures", {}).items(), key=lambda entry: -entry[1]["rounds"])
-    # the evaluation that ends a run is a round more
+    # the evaluation at the end of a run counts as one more round
     rounds = summary["rounds"] + 1
     lines = [
         f"{client_word(partition, names)} failed in {failed['rounds']} of {rounds} rounds, the last time in round "

@@ -1,4 +1,4 @@
-"""Tables in a terminal: as wide as it is, and unbroken where they go elsewhere."""
+"""Tables for a terminal: they fit its width, and are not wrapped in pipes and files."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-UNBROKEN = 1_000  # characters: more than a table of ours needs
+UNBROKEN = 1_000  # characters: more than any table needs
 
 
 def console() -> Console:
-    """For tables. In a pipe or a file each row stays on one line, for `grep` and `awk`, unless COLUMNS is set; rich
-    alone takes 80 characters there and breaks names."""
+    """A console for tables. In a pipe or a file, each row stays on one line for `grep` and `awk`, unless COLUMNS is
+    set; rich's default of 80 characters would cut names."""
     has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(highlight=False, markup=False, width=None if has_width else UNBROKEN)
 
@@ -23,11 +23,11 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 
     """Print a table.
 
     Args:
-        left: how many columns are words, which a narrow terminal folds. The others are numbers, to the right.
+        left: the number of text columns, which wrap on a narrow terminal. The others are numbers, aligned right.
     """
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(head):
-        # Text: a name is no markup
+        # Text, so that names are not parsed as markup
         if place < left:
             table.add_column(Text(name), overflow="fold")
         else:

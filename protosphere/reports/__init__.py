@@ -1,1 +1,1 @@
-"""Reports: what people look at when a run has ended, or while it goes on."""
+"""Reports on finished, interrupted and running runs."""

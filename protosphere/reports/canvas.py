@@ -1,11 +1,11 @@
-"""What every plot shares: size, fonts, colours, and the way to a file.
+"""Shared by all plots: size, fonts, colours, and file formats.
 
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         axes.plot(rounds, accuracy, color=canvas.COLOURS[0])
     plot.describe("accuracy", "Accuracy", "It rises to 94 %.", "Over rounds.", frame)
 
-The same figure gives the same bytes. Text stays text.
+Equal figures give equal bytes. Text stays text.
 """
 
 import io
@@ -30,24 +30,24 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import shown
 from protosphere.reports.csv_files import as_csv
 
-POINTS = 72  # of an inch, in which SVG measures
-DOTS = 200  # an inch of a PNG
-HALF = (5.7, 3.6)  # inches: half of the page's width, where letters are as large as the page's
+POINTS = 72  # points per inch, the unit of SVG
+DOTS = 200  # pixels per inch of a PNG
+HALF = (5.7, 3.6)  # inches: half of the page's width, so that text has the page's size
 WHOLE = (11.6, 3.8)
 FORMATS = ("svg", "pdf", "png", "csv")
 
 INK, SOFT, GRID, GROUND = "#1c1e21", "#5a6068", "#d9dce1", "#ffffff"
-# Okabe and Ito's colours, the lighter ones a little darker for a white ground
+# the colours of Okabe and Ito, with the lighter ones darkened for a white background
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b5548a", "#b87a00", "#3d93c9", "#7a7f87")
 DASHED, DOTTED = (0, (4, 1.5)), (0, (1.5, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 COLOUR_MAP = "viridis"
-MOST_NAMED = 32  # classes, or clients, that have their names along an axis
-FEW_POINTS = 30  # up to which a curve shows its points
+MOST_NAMED = 32  # most classes, or clients, with names along an axis
+FEW_POINTS = 30  # most points of a curve that are marked
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
-    # the first is matplotlib's own, by which it measures; the rest are for browsers
+    # matplotlib uses the first font for measuring; the rest are for browsers
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica Neue", "Arial", "sans-serif"],
     "font.size": 9.5,
     "axes.titlesize": 10.5,
@@ -73,7 +73,7 @@ STYLE: dict[Any, Any] = {
     "figure.facecolor": GROUND,
     "axes.facecolor": "none",
     "savefig.facecolor": GROUND,
-    # a class may be called "$x$"
+    # a class may be named "$x$"
     "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "protosphere",
@@ -82,20 +82,20 @@ STYLE: dict[Any, Any] = {
 
 
 class NothingToPlotError(SettingError):
-    """A run or a comparison has nothing of what a plot shows; the sentence says why."""
+    """A run or comparison has no data for a plot; the sentence says why."""
 
 
 class Plot(Figure):
-    """A plot of a run or a comparison: a figure of matplotlib's that nobody else draws into.
+    """A plot of a run or a comparison, as a matplotlib figure.
 
-    A notebook shows it; `axes` are there to be changed, and `savefig` writes what matplotlib can.
+    A notebook displays it; you can change its `axes`, and `savefig` writes any format of matplotlib.
 
     Attributes:
         name: of its files, as in a report's folder `pictures`.
-        title, caption: what a report has above and under it.
-        alt: what it shows, in words.
-        numbers: what it shows, as a frame; accuracies in percent.
-        wide: whether a report gives it the whole width.
+        title, caption: the heading and the caption in a report.
+        alt: a description for screen readers.
+        numbers: the plotted data, as a frame; accuracies in percent.
+        wide: whether it takes the full width of a report.
     """
 
     name = title = caption = alt = ""
@@ -104,14 +104,14 @@ class Plot(Figure):
     def describe(
         self, name: str, title: str, alt: str, caption: str, numbers: pd.DataFrame, wide: bool = False
     ) -> "Plot":
-        """Give it its words and numbers."""
+        """Set its texts and numbers."""
         self.name, self.title, self.alt, self.caption = name, title, alt, caption
         self.numbers, self.wide = numbers, wide
         return self
 
     @property
     def csv(self) -> str:
-        """Its numbers as a file."""
+        """Its numbers as CSV."""
         rows = self.numbers.astype(object).where(self.numbers.notna(), None)
         return as_csv([list(rows.columns), *rows.itertuples(index=False, name=None)])
 
@@ -138,7 +138,7 @@ class Plot(Figure):
             if ending in ("svg", "csv"):
                 target.write_text(svg(self) if ending == "svg" else self.csv, "utf-8")
             else:
-                # without the time, so that the same figure gives the same file
+                # without the creation time, so that equal figures give equal files
                 times = {"CreationDate": None} if ending == "pdf" else {"Software": None}
                 with rc_context(STYLE):
                     self.savefig(target, dpi=DOTS, metadata=times)
@@ -158,8 +158,8 @@ class Plot(Figure):
 
 @contextmanager
 def figure(size: tuple[float, float] = HALF) -> Iterator[Plot]:
-    """An empty plot of so many inches in the page's style, which holds while inside."""
-    # once a machine matplotlib takes seconds to look for fonts, which it says on the log
+    """An empty plot of this size in inches; the page's style applies while inside."""
+    # on first use, matplotlib searches for fonts for seconds and logs a message
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with rc_context(STYLE), _any_letters():
         yield Plot(figsize=size, layout="constrained")
@@ -168,14 +168,14 @@ def figure(size: tuple[float, float] = HALF) -> Iterator[Plot]:
 @contextmanager
 def _any_letters() -> Iterator[None]:
     with warnings.catch_warnings():
-        # names may be in letters that only the browser's fonts have
+        # names may need fonts that only browsers have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
 
 def svg(plot: Figure) -> str:
-    """A figure as an SVG file's text."""
-    # savefig would lay it out by a whole drawing that it throws away
+    """A figure as SVG text."""
+    # savefig would compute the layout by drawing the figure twice
     FigureCanvasSVG(plot)
     plot.set_dpi(POINTS)
     stream = io.StringIO()
@@ -185,7 +185,7 @@ def svg(plot: Figure) -> str:
             engine.execute(plot)
         plot.set_layout_engine("none")
         plot.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    # without the document type, which browsers and editors need not look up
+    # without the document type, which browsers and editors do not need
     return re.sub(r"<!DOCTYPE.*?>\s*", "", stream.getvalue(), flags=re.DOTALL)
 
 
@@ -193,14 +193,15 @@ def svg(plot: Figure) -> str:
 
 
 def number_cells(axes: Axes, texts: Mapping[tuple[int, int], str], shades: Any, size: float = 8) -> None:
-    """Words into cells (row, column) of a map in `COLOUR_MAP`, where `shades` is each cell's place on it, in [0, 1]."""
+    """Write text into the cells (row, column) of a map in `COLOUR_MAP`; `shades` is each cell's position in it, in [0,
+    1]."""
     for row, column in texts:
         colour = "#fdfdfd" if shades[row, column] < 0.6 else "#101010"
         axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=size, color=colour)
 
 
 def square(axes: Axes, cells: Any, names: Sequence[str], label: str, most: float) -> AxesImage:
-    """A map of classes by classes, with names along its axes where there are few and a scale beside it."""
+    """A map of classes by classes, with names along its axes if there are few, and a colour bar."""
     image = axes.imshow(cells, vmin=0, vmax=most, interpolation="none", cmap=COLOUR_MAP)
     colour_bar(image, label, pad=0.02, fraction=0.046)
     if len(names) <= MOST_NAMED:
@@ -211,7 +212,7 @@ def square(axes: Axes, cells: Any, names: Sequence[str], label: str, most: float
 
 
 def colour_bar(image: Any, label: str, **look: Any) -> Any:
-    """The scale of a map beside it."""
+    """A map's colour bar."""
     bar = image.axes.figure.colorbar(image, ax=image.axes, **look)
     bar.set_label(label)
     bar.outline.set_visible(False)
@@ -219,16 +220,16 @@ def colour_bar(image: Any, label: str, **look: Any) -> Any:
 
 
 def dots(points: Sequence[Any]) -> str:
-    """The marker of a curve: none where there are too many points to tell apart."""
+    """The marker of a curve; none if there are many points."""
     return "o" if len(points) <= FEW_POINTS else ""
 
 
 def plain_numbers(axis: Any) -> None:
-    """10 and 100 rather than powers, also where the scale is of orders."""
+    """Print 10 and 100 instead of powers, also on a log scale."""
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(NullFormatter())
 
 
 def whole_rounds(axes: Axes, most: int = 8) -> None:
-    """Whole numbers along the lower axis."""
+    """Use whole numbers along the lower axis."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))

@@ -1,4 +1,4 @@
-"""A picture's numbers as a CSV file, for a reader's own plot."""
+"""A plot's numbers as CSV."""
 
 import csv
 import io
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from protosphere.core.text import one_line
 
-FORMULA = ("=", "+", "-", "@")  # what a spreadsheet computes where a cell begins with it
+FORMULA = ("=", "+", "-", "@")  # first characters of a cell that a spreadsheet would evaluate as a formula
 
 
 def as_csv(rows: Sequence[Sequence[object]]) -> str:
-    """A file's text: UTF-8, commas, a line a row, the first the heads. None is an empty cell.
+    """A CSV text: UTF-8, commas, one row per line, headers first; None is an empty cell.
 
-    Names are a client's words, or a comparison's: none is left that a spreadsheet would take for a formula.
+    Clients and comparison files choose names, so names that a spreadsheet would evaluate as a formula are escaped.
     """
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])

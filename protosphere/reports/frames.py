@@ -1,4 +1,4 @@
-"""From the lines of a run's metrics.jsonl to tables of flat names."""
+"""Converts the lines of metrics.jsonl to data frames with flat column names."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from protosphere.record.client_tables import COLUMN_OF_SPLIT, TEST, VALIDATION, 
 from protosphere.record.metrics_lines import MAJORITY
 
 Figures = dict[str, Any]
-UNKNOWN = float("nan")  # of what was not measured: no comparison with it is true
+UNKNOWN = float("nan")  # a missing value; comparisons with it are false
 
 
 def of_line(line: Mapping[str, Any], rule: str) -> Figures:
-    """A line's figures for `on_round`: of the round's training, and of the models that it left."""
+    """A line's values for `on_round`: the metrics of the round's training, and those of the models after it."""
     evaluation = {"accuracy": UNKNOWN, "validation": UNKNOWN, **_collect_evaluated(line, rule)}
     return {"round": line["round"], **evaluation, **_collect_trained(line)}
 
 
 def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
-    """A row for each round, with the evaluation of the models that it left; round 0 is before any training."""
+    """One row per round, with the evaluation of the models after it; round 0 is before training."""
     rows = [{**_collect_trained(line), **_collect_evaluated(line, rule)} for line in lines]
     numbers = [line["round"] for line in lines]
     frame = pd.DataFrame(rows, index=pd.Index(numbers, name="round", dtype="int64"))
@@ -27,8 +27,8 @@ def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
 
 
 def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """What training took up to the end of each round, from round 0 on: `payload` and `wire` (bytes both ways, without
-    the messages of evaluations)."""
+    """Cumulative size of training messages by round, from round 0 on: `payload` and `wire` (bytes in both directions,
+    without evaluation messages)."""
     rows = [(0, 0)]
     for line in lines:
         if line["round"]:
@@ -39,13 +39,13 @@ def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def over_clients(lines: Iterable[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
-    """A row for each client and round, as clients.parquet has them."""
+    """One row per client and round, as in clients.parquet."""
     frame = pd.DataFrame([row for rows in rows_of_run(lines, roster, rule) for row in rows])
     return _order_columns(frame, ["round", "client", "name", "model", "accuracy", "validation"])
 
 
 def _order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
-    """With these columns before the others, whether there are such figures or not."""
+    """Put these columns first, and add those that are missing."""
     return frame.reindex(columns=[*first, *(name for name in frame.columns if name not in first)])
 
 
@@ -53,9 +53,9 @@ def _collect_trained(line: Mapping[str, Any]) -> Figures:
     training = line.get("training", {})
     counts = {f"clients_{name}": training[name] for name in ("asked", "valid", "dropped") if name in training}
     sizes = {name: size for name, size in line.get("bytes", {}).items() if name.startswith(("payload", "wire"))}
-    # of the server a length that clients have, too, and what the method tells
+    # from the server: a norm that clients also report, and the method's metrics
     server = {f"server/{name}": value for name, value in _numbers(line.get("server", {}))}
-    # what the untrained models took is no training
+    # messages of round 0 belong to no training
     seconds = line.get("time", {}).get("round") if line["round"] else None
     sizes = sizes if line["round"] else {}
     return {**counts, **training_figures(training), **server, **sizes, "seconds": seconds}

@@ -1,4 +1,4 @@
-"""Who holds which classes: counted where this machine dealt the rows, else what the roster tells."""
+"""The classes of each client: counted if this machine partitioned the samples, else from the roster."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ FILE = "partition.json"
 
 @dataclass(frozen=True)
 class Holdings:
-    """`counts` (clients, K): rows held if `exact`, else 1 where a client has training rows of the class."""
+    """`counts` (clients, K): numbers of samples if `exact`, else 1 for each class of which a client has training
+    samples."""
 
     class_names: Sequence[str]
     counts: Sequence[Sequence[int]]
@@ -26,7 +27,7 @@ class Holdings:
 
 
 def holdings(results: Results) -> Holdings:
-    """From partition.json in the run's folder, which is written here; it is what a copied folder has."""
+    """Read partition.json in the run's folder, or write it there, so that a copied folder has it."""
     distribution = _read_written(results) or _count_cached(results)
     if distribution is None:
         return _present(results)
@@ -44,20 +45,20 @@ def _read_written(results: Results) -> Holdings | None:
 
 
 def _count_cached(results: Results) -> Holdings | None:
-    """In deployment every site has data of its own, of which the cache here knows nothing; and what it happens to hold
-    is not theirs."""
+    """In a deployment every site has its own data: the cache on this machine knows nothing of them, and must not be
+    used."""
     try:
         partition_labels = cached_partition_labels(
             data_spec(results.run.settings, len(results.roster)), home() / "cache"
         )
     except DataError:
-        # code of somebody's own that has gone
+        # a user's code that no longer exists
         return None
     return None if partition_labels is None else _if_true(results, partition_labels[1], partition_labels[0])
 
 
 def _if_true(results: Results, class_names: Sequence[str], counts: np.ndarray) -> Holdings | None:
-    """None unless the counts are of these clients: their numbers of rows, and a row of each class that they train."""
+    """None unless the counts match these clients' sample counts and the classes that they train on."""
     rows = [sum(client["rows"][:3]) for client in results.roster]
     shape = (len(rows), len(results.class_names))
     if counts.shape != shape or list(class_names) != results.class_names or counts.sum(axis=1).tolist() != rows:

@@ -1,6 +1,6 @@
-"""What a page is put together from: parts, which report_template.py turns into one HTML file that needs nothing else.
+"""The elements of a page, which report_template.py turns into one self-contained HTML file.
 
-Every string that is no `Markup` is escaped on its way in.
+Every string that is no `Markup` is escaped when it is inserted.
 """
 
 import base64
@@ -20,13 +20,13 @@ from protosphere.reports.report_template import TEMPLATE
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
 
-PICTURES = "pictures"  # folder of a run's or a comparison's plots
-MISSING = "–"  # in place of a value that there is not
+PICTURES = "pictures"  # folder of a run's or comparison's plots
+MISSING = "–"  # shown for a missing value
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. The columns `words` stand on the left, all others are numbers, on the right."""
+    """A table. The columns `words` are text, aligned left; all others are numbers, aligned right."""
 
     kind: ClassVar[str] = "table"
     head: Sequence[object]
@@ -37,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Image:
-    """A plot with its words, and links to its files."""
+    """A plot with its texts, and links to its files."""
 
     kind: ClassVar[str] = "image"
     plot: "Plot"
@@ -51,7 +51,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images side by side where there is room."""
+    """Images side by side if there is room."""
 
     kind: ClassVar[str] = "gallery"
     parts: Sequence[Any]
@@ -67,7 +67,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Details:
-    """What is shown when it is asked for; and on paper."""
+    """A collapsible section, which is expanded in print."""
 
     kind: ClassVar[str] = "details"
     title: str
@@ -79,10 +79,10 @@ Part = Table | Image | Gallery | Items | Details | str
 
 @dataclass(frozen=True)
 class Page:
-    """A page: a title, a sentence that says what came out, one that says of what, and sections of parts.
+    """A page: a title, a sentence with the conclusion, one that describes the run, and sections.
 
     Attributes:
-        cards: the figures to be seen first: what, how much, and a remark.
+        cards: the main results: name, value, and a remark.
     """
 
     title: str
@@ -94,7 +94,7 @@ class Page:
     foot: str = ""
 
     def html(self) -> str:
-        """The whole file."""
+        """The whole HTML file."""
         return _environment.from_string(TEMPLATE).render(vars(self))
 
 
@@ -106,15 +106,15 @@ def images(plots: Iterable["Plot"]) -> list[Image]:
 
 
 def code(text: object) -> Markup:
-    """In the letters of code."""
+    """Text in a monospaced font."""
     return Markup("<code>{}</code>").format(one_line(str(text), 500))
 
 
 def write(path: Path, content: str) -> Path:
-    """Write a file whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
-        OSError: it cannot be written; what was there before is left as it was.
+        OSError: it cannot be written; the previous file is unchanged.
     """
     with replacing(path) as temporary:
         temporary.write_text(content, "utf-8")
@@ -122,7 +122,7 @@ def write(path: Path, content: str) -> Path:
 
 
 def write_images(folder: Path, drawn: Sequence[Image]) -> None:
-    """Write the files of all plots of a run or a comparison, in place of those that were there.
+    """Write the files of all plots of a run or comparison, replacing the previous ones.
 
     Raises:
         SettingError: their folder is a link.
@@ -135,7 +135,7 @@ def write_images(folder: Path, drawn: Sequence[Image]) -> None:
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):
         if old.stem not in names:
             old.unlink()
-    # what a killed process has left half-written
+    # temporary files of a killed process
     for temporary in place.glob(".*.tmp"):
         temporary.unlink()
     for image in drawn:
@@ -144,7 +144,7 @@ def write_images(folder: Path, drawn: Sequence[Image]) -> None:
 
 
 def html(value: object) -> Markup:
-    """Any value as markup: `Markup` as it is, None as a dash, all else escaped and without control characters."""
+    """Any value as markup: `Markup` unchanged, None as a dash, all else escaped and without control characters."""
     if isinstance(value, Markup):
         return value
     return Markup(escape(one_line(MISSING if value is None else str(value))))

@@ -1,4 +1,4 @@
-"""What `protosphere data` shows: a data set, and who would hold which of its rows, without training."""
+"""The output of `protosphere data`: a data set and its partition, without training."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from protosphere.data.samples import Samples
 from protosphere.reports.label_distribution import Holdings
 
 PICTURES = (".svg", ".png")
-# what decides the rows of a client besides `clients`, `split` and `seed`, by partition
+# partition -> the settings that decide a client's samples, besides `clients`, `split` and `seed`
 OF_PARTITION = {
     "iid": ("min-samples",),
     "dirichlet": ("alpha", "self-balancing", "min-samples"),
@@ -35,8 +35,7 @@ OF_PARTITION = {
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its numbers of rows, how many of each class it holds in all, its domain and its name ("": none
-    of its own)."""
+    """A client: its numbers of samples, in total and per class, its domain and its name ("" for none)."""
 
     train: int
     validation: int
@@ -52,7 +51,7 @@ class Client:
 
     @property
     def classes(self) -> int:
-        """How many they are."""
+        """The number of classes."""
         return len(self.labels)
 
 
@@ -61,12 +60,17 @@ class DataView:
     """A data set and its partition.
 
     Attributes:
-        dataset: as the setting names it. inputs: what a row is, in words.
-        columns: of a table of numbers, and how many rows lack a value of each.
-        train, test: rows of the official parts; class_names: K names; domains: rows of each, by name.
-        groups: how many groups rows come in, None where they do not.
-        partition: what decides the partition, by setting. clients: by partition id.
-        shared: rows of the ensemble's test set. nobodys: rows that belong to nobody.
+        dataset: the value of the setting.
+        inputs: a description of a sample.
+        columns: of a table of numbers, with the number of missing values of each.
+        train, test: numbers of official training and test samples.
+        class_names: K names.
+        domains: domain -> its number of samples.
+        groups: the number of groups; None without groups.
+        partition: the settings that decide the partition.
+        clients: by partition id.
+        shared: the number of samples in the ensemble's test set.
+        nobodys: the number of samples that no client has.
     """
 
     dataset: str
@@ -84,11 +88,11 @@ class DataView:
 
     @property
     def names(self) -> dict[int, str]:
-        """What clients would be called in a run, by partition; those without a name are not in it."""
+        """The names of clients in a run, by partition; clients without a name are not included."""
         return client_names({"partition": number, **asdict(client)} for number, client in enumerate(self.clients))
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """As plain values for JSON."""
         clients = [
             {"partition": number, "classes": client.classes, **asdict(client), "name": self.names.get(number, "")}
             for number, client in enumerate(self.clients)
@@ -110,15 +114,15 @@ class DataView:
 
 
 def view(settings: Settings, clients: int) -> DataView:
-    """The data set of a run, and who would hold which of its rows. Data of the hub are fetched.
+    """A run's data set and its partition. Data of the hub are downloaded.
 
     Raises:
-        DataError: the data cannot be read, or cannot be divided so.
+        DataError: the data cannot be read, or cannot be partitioned like this.
     """
     spec, cache = data_spec(settings, clients), home() / "cache"
     data = open_data(spec, cache)
     row_assignment = assignment(spec, data, cache)
-    # where the official test rows of a class go to all who hold it, a row is several clients'
+    # if all holders of a class share its official test samples, a sample belongs to several clients
     held_rows = np.unique(np.concatenate([*row_assignment.held, row_assignment.shared]))
     rows = np.bincount(data.domains, minlength=len(data.domain_names)) if data.domains is not None else ()
     return DataView(
@@ -138,25 +142,25 @@ def view(settings: Settings, clients: int) -> DataView:
 
 
 def write_picture(data_view: DataView, path: Path) -> None:
-    """The heat map of clients × classes as a file.
+    """Write the heat map of clients × classes to a file.
 
     Raises:
-        SettingError: the path's ending is none of PICTURES, or it cannot be written.
+        SettingError: the suffix is not in PICTURES, or the file cannot be written.
     """
     refuse_ending(path)
     holdings = Holdings(data_view.class_names, [client.counts for client in data_view.clients], exact=True)
     names = [data_view.names.get(number, "") for number in range(len(data_view.clients))]
-    # matplotlib takes a second to import
+    # importing matplotlib takes a second
     from protosphere.reports.plots import partition_map
 
     partition_map(holdings, names).save(path)
 
 
 def refuse_ending(path: Path) -> None:
-    """Refuse a picture of another kind than PICTURES.
+    """Refuse a picture format that is not in PICTURES.
 
     Raises:
-        SettingError: it is.
+        SettingError: the suffix is not in PICTURES.
     """
     if path.suffix.lower() not in PICTURES:
         raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")

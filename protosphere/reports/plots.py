@@ -1,6 +1,6 @@
 """The plots of a run, each a function of its results, by the names of their files.
 
-`draw` makes one by its name. A plot for which a run has nothing is a `NothingToPlotError`, whose sentence says why.
+`draw` makes one by its name. If a run has no data for a plot, it raises a `NothingToPlotError` with the reason.
 """
 
 import math
@@ -48,14 +48,14 @@ Array = NDArray[np.float64]
 Tensors = Mapping[str, "Tensor"]
 About = Mapping[str, int]
 
-MOST_BARS = 120  # clients with a bar
+MOST_BARS = 120  # most clients with a bar
 MOST_IN_LEGEND = 20
-MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
-MOST_MARGINS = 200  # classes whose margins can be read
-MOST_POINTS = 1000  # of local prototypes on the map
-MOST_ROWS = 4000  # prototypes on a map of values
-FEWEST_ZEROS = 0.001  # share of a prototype's values below which nothing is sparse
-SEPARATION = "server/separation/"  # how the columns of a run's frame begin
+MOST_NUMBERED = 20  # most clients and classes for which cells show their numbers
+MOST_MARGINS = 200  # most classes whose margins are readable
+MOST_POINTS = 1000  # most local prototypes on the map
+MOST_ROWS = 4000  # most prototypes on a map of values
+FEWEST_ZEROS = 0.001  # share of zeros in a prototype below which it does not count as sparse
+SEPARATION = "server/separation/"  # prefixes of column names in a run's frame
 ITERATIONS = "server/alignment_iterations"
 SIDES = ("global", "local")
 
@@ -64,7 +64,7 @@ SIDES = ("global", "local")
 
 
 def accuracy_over_rounds(results: Results) -> Plot:
-    """The primary rule's mean, spread and worst client over rounds; the majority class; which round was selected."""
+    """The main rule's mean, spread and worst client over rounds, the majority class, and the selected round."""
     means, std = 100 * results.figure("accuracy"), 100 * results.figure("std")
     if means.empty:
         raise NothingToPlotError(f"Accuracy over rounds: there is no evaluation by {results.rule}.")
@@ -114,7 +114,7 @@ def accuracy_over_rounds(results: Results) -> Plot:
 
 
 def limits_of(values: Iterable[float]) -> tuple[float, float]:
-    """The ends of an upright axis: of all values, and a twentieth of that around them."""
+    """The limits of a vertical axis: the range of all values, extended by a twentieth on both sides."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return 0.0, 1.0
@@ -124,24 +124,24 @@ def limits_of(values: Iterable[float]) -> tuple[float, float]:
 
 
 def majority_label(value: float, axes: Axes) -> str:
-    """The majority class in percent. Where its line lies out of sight, the legend has its value."""
+    """The legend entry of the majority class; if its line is outside the plot, the entry has its value."""
     low, high = axes.get_ylim()
     place = ", below" if value < low else ", above" if value > high else ""
     return f"majority class ({value:.1f} %{place})"
 
 
 def loss_over_rounds(results: Results) -> Plot:
-    """The total and every part of it, the mean over clients."""
+    """The total loss and each part, averaged over clients."""
     table = results.rounds.filter(regex="^loss(/|$)").dropna(how="all")
     if table.empty:
         raise NothingToPlotError("Loss over rounds: no client trained.")
     table.columns = table.columns.str.removeprefix("loss/")
     names = sorted(table, key=lambda name: name != "loss")
     table = table[names]
-    # a method may call one of its parts so
+    # a method may use this name for one of its parts
     heads = [{"loss": "total", "total": "part total"}.get(name, name) for name in names]
     labels = dict(zip(names, cut_apart(heads, 30), strict=True))
-    # where there is one part the total is the same curve
+    # with a single part, the total is the same curve
     drawn_names = names[1:] if len(names) == 2 and table[names[0]].equals(table[names[1]]) else names
     with canvas.figure() as plot:
         axes = plot.add_subplot()
@@ -167,13 +167,13 @@ def loss_over_rounds(results: Results) -> Plot:
 
 
 def accuracy_over_bytes(results: Results) -> Plot:
-    """The primary rule's mean over what had crossed by then, as payload and on the wire."""
+    """The main rule's mean over cumulative bytes, as payload and on the wire."""
     table = results.sent.join((100 * results.figure("accuracy")).rename("mean"), how="inner")
     looks: dict[str, tuple[str, dict[str, Any]]] = {
         "payload": ("payload: prototype values", {"color": COLOURS[0]}),
         "wire": ("wire: whole messages, without evaluation results", {"color": COLOURS[1], "linestyle": DASHED}),
     }
-    # before anything has crossed there is no place on a scale of orders
+    # 0 bytes have no place on a log scale
     crossed = {name: table[table[name] > 0] for name in looks if (table[name] > 0).any()}
     if not crossed:
         raise NothingToPlotError("Accuracy over bytes: nothing was sent before an evaluation.")
@@ -187,7 +187,7 @@ def accuracy_over_bytes(results: Results) -> Plot:
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set(xlabel="sent since the start, both directions (MB)", ylabel="test accuracy (%)")
-        # the library gives a flat curve a scale of ten points, far beyond 100 %
+        # for a constant curve, matplotlib chooses a range of ten points, far beyond 100 %
         axes.set_ylim(limits_of(mean for part in crossed.values() for mean in part["mean"]))
         plot.legend(loc="outside lower center", ncols=1)
     name, part = next(iter(crossed.items()))
@@ -203,7 +203,7 @@ def accuracy_over_bytes(results: Results) -> Plot:
 
 
 def accuracy_by_client(results: Results) -> Plot:
-    """Every client's accuracy at the end, worst first, in the colour of its architecture."""
+    """Every client's final accuracy, worst first, coloured by architecture."""
     rows = []
     for client in results.roster:
         partition = client["partition"]
@@ -251,7 +251,7 @@ def accuracy_by_client(results: Results) -> Plot:
 
 
 def model_labels(names: Sequence[str]) -> list[str]:
-    """Architectures as `mynet.py:MyNet`, never with a folder; two that would then look alike keep what differs."""
+    """Architectures as `mynet.py:MyNet`, without a folder; if two would look equal, the difference is kept."""
     short = [placeless(name) or "?" for name in names]
     repeated_labels = {label for label in short if short.count(label) > 1}
     numbered = []
@@ -261,12 +261,12 @@ def model_labels(names: Sequence[str]) -> list[str]:
 
 
 def samples_by_client_and_class(results: Results) -> Plot:
-    """Clients × classes: how many samples each holds, or whether it holds any."""
+    """Clients × classes: each client's number of samples, or whether it has any."""
     return partition_map(holdings(results), results.name_list)
 
 
 def partition_map(held: Holdings, client_names: Sequence[str]) -> Plot:
-    """The same of any partition; `client_names` are "" for a client without."""
+    """The same plot for any partition; `client_names` is "" for a client without a name."""
     counts = np.asarray(held.counts)
     clients, classes = counts.shape
     height = min(8.0, max(2.4, 1.3 + (0.22 if clients <= MOST_NAMED else 0.07) * clients))
@@ -318,14 +318,14 @@ def _draw_holdings(axes: Axes, counts: NDArray[np.int64], exact: bool) -> None:
 
 
 def confusion_triples(results: Results) -> tuple[str, Sequence[Sequence[int]]]:
-    """The rule of the last evaluation that has a confusion, and its triples (true class, predicted class, samples) of
-    all clients; none where there is none."""
+    """The rule of the last evaluation with a confusion matrix, and its triples (true class, predicted class, samples)
+    over all clients; empty if there is none."""
     last: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
     return str(last.get("rule", "")), together(last.get("models", {}).values())
 
 
 def confusion(results: Results) -> Plot:
-    """What the samples of all clients were assigned to in the last evaluation."""
+    """The confusion matrix of the last evaluation, over all clients."""
     rule, triples = confusion_triples(results)
     if not triples or any(predicted == OTHER for _, predicted, _ in triples):
         raise NothingToPlotError("Confusion: clients disclosed none; the setting `confusion` asks for it.")
@@ -363,13 +363,13 @@ def _draw_confusion(axes: Axes, counts: NDArray[np.int64], names: Sequence[str])
 
 
 def separation_over_rounds(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Pairwise distances and angles of the global prototypes, beside the largest that there could be."""
+    """Pairwise distances and angles of the global prototypes, and the largest possible ones."""
     table = results.rounds.filter(like=SEPARATION).dropna(how="all")
     if table.empty:
         raise NothingToPlotError(f"Distances of global prototypes: {_why_none(results, tensors)}.")
     names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
     table = table.rename(columns=lambda name: name.removeprefix(SEPARATION)).reindex(columns=["classes", *names])
-    # the bound is broad and faint: where the others reach it, they lie on it
+    # the bound is broad and faint, because the other curves may lie on it
     looks: dict[str, dict[str, Any]] = {
         "bound": {"color": GRID, "linewidth": 7.0, "label": "bound: the largest possible minimum"},
         "mean": {"color": COLOURS[0], "label": "mean of all pairs"},
@@ -382,7 +382,7 @@ def separation_over_rounds(results: Results, tensors: Tensors, about: About) -> 
                 marker = dots(table) if name != "bound" or len(table) == 1 else ""
                 axes.plot(table.index, table[f"{kind}_{name}"], marker=marker, markersize=3.5, **look)
             axes.set(xlabel="round", ylabel=unit)
-            # there are no angles where all prototypes but one are zero, and no height where all lie in one place
+            # no angles if all prototypes but one are zero, and no range if all are equal
             if 0 < axes.dataLim.ymax < np.inf:
                 axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
             whole_rounds(axes)
@@ -415,7 +415,7 @@ def _why_none(results: Results, tensors: Tensors) -> str:
 
 
 def prototype_map(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Global and local prototypes of a round, in the plane."""
+    """Global and local prototypes of a round, in two dimensions."""
     if not tensors and results.unknown:
         raise NothingToPlotError("Map of prototypes: without the method's code its exchange is unknown.")
     if not tensors:
@@ -451,7 +451,7 @@ def prototype_map(results: Results, tensors: Tensors, about: About) -> Plot:
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
         if len(classes) <= MOST_IN_LEGEND:
-            # by pairs: a label that begins with "_" would be left out
+            # handles with labels explicitly: matplotlib ignores a label that starts with "_"
             plot.legend(large, names, loc="outside right upper", title="class")
     alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
     clients = tensors["local/clients"].tolist() if "local/clients" in tensors else []
@@ -486,8 +486,8 @@ def _map_caption(results: Results, about: About, has_global: bool, step: int) ->
 
 
 def in_plane(vectors: Array) -> tuple[Array, tuple[str, str]]:
-    """Points (n, d) in two dimensions, and what the axes are: two features as they are, else the two first principal
-    components with their share of the variance; each component's largest entry is positive."""
+    """Points (n, d) in two dimensions, and labels of the axes: two features are kept; otherwise the first two principal
+    components with their share of the variance, signed so that their largest entry is positive."""
     d = vectors.shape[1]
     if d == 2:
         return vectors, ("feature 1", "feature 2")
@@ -503,8 +503,8 @@ def in_plane(vectors: Array) -> tuple[Array, tuple[str, str]]:
 
 
 def margins(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Each class's margin, the distance of its global prototype from the nearest other one, over the largest
-    (ProtoNorm, Figure 5)."""
+    """Each class's margin, the distance of its global prototype from the nearest other one, relative to the largest
+    possible (ProtoNorm, Figure 5)."""
     nothing = NothingToPlotError("Margins of global prototypes: there are none of two classes, one each.")
     if "global/labels" not in tensors:
         raise nothing
@@ -538,8 +538,8 @@ def margins(results: Results, tensors: Tensors, about: About) -> Plot:
 
 
 def prototype_values(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Where prototypes are zero (TinyProto, Figures 2 and 7 to 12): every client's own, ordered by class, above the
-    global ones."""
+    """Zeros in prototypes (TinyProto, Figures 2 and 7 to 12): every client's own, ordered by class, above the global
+    ones."""
     sides = [side for side in ("local", "global") if f"{side}/labels" in tensors]
     vectors = {side: tensors[f"{side}/vectors"].double().numpy() for side in sides}
     labels = {side: tensors[f"{side}/labels"].numpy() for side in sides}
@@ -580,9 +580,9 @@ def _zeros(vectors: Array) -> float:
 
 
 def _draw_values(axes: Axes, vectors: Array, labels: NDArray[np.int64], names: Sequence[str]) -> None:
-    """A map of rows by dimensions, with the classes' names at their rows."""
+    """A map of rows by dimensions, with class names at the rows."""
     cells = np.ma.masked_equal(np.abs(vectors), 0)
-    # one far value must not make all others one colour
+    # a single outlier must not make all other values one colour
     most = float(np.quantile(cells.compressed(), 0.99)) if cells.count() else 1.0
     image = axes.imshow(cells, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, vmin=0, vmax=most)
     canvas.colour_bar(image, "size", pad=0.01, fraction=0.04)
@@ -596,8 +596,7 @@ def _draw_values(axes: Axes, vectors: Array, labels: NDArray[np.int64], names: S
 
 
 def alignment(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Pairwise distances during the first alignment by ProtoNorm's Algorithm 1, and how many iterations each round
-    took."""
+    """Pairwise distances during the first alignment by ProtoNorm's Algorithm 1, and the iterations per round."""
     traces = [
         line["server"]["alignment_trace"] for line in results.lines if "alignment_trace" in line.get("server", {})
     ]
@@ -656,15 +655,16 @@ NAMES = (*OF_RUN, *OF_PROTOTYPES)
 
 
 def draw(name: str, results: Results, tensors: Tensors, about: About) -> Plot:
-    """A plot by its name.
+    """Draw a plot by its name.
 
     Args:
-        tensors, about: a round's prototypes, and of which round they are.
+        tensors, about: a round's prototypes, and their round.
 
     Raises:
-        NothingToPlotError: the run has nothing of it. SettingError: there is no such plot.
+        NothingToPlotError: the run has no data for it.
+        SettingError: there is no such plot.
     """
-    # the number of threads would change a map's last digits
+    # the number of threads would change the last digits of a map
     with limited_threads(1):
         if name in OF_RUN:
             return OF_RUN[name](results)

@@ -1,7 +1,7 @@
-"""The run's report: report.html, one file that needs no other, and its plots as files beside it.
+"""The report of a run: report.html, a self-contained file, and its plots as files.
 
-All of it comes from the run's folder, so that it can be made again anywhere (`protosphere report`). The same folder
-gives the same bytes.
+Everything comes from the run's folder, so the report can be written again anywhere (`protosphere report`). Equal
+folders give equal bytes.
 """
 
 import logging
@@ -44,10 +44,10 @@ log = logging.getLogger("protosphere")
 
 NAME = "report.html"
 MOST_CLIENTS = 50
-MOST_NAMED = 32  # classes whose accuracies stand in the page unasked
-# how and where it ran, which is no part of what was asked for
+MOST_NAMED = 32  # most classes whose accuracies are shown without expanding
+# settings on how and where it ran, which are not listed
 NOT_SHOWN = frozenset({"results-dir", "resume"})
-# heading -> the plots under it
+# heading -> the plots below it
 SECTIONS = {
     "Accuracy": ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes"],
     "Classes": ["confusion"],
@@ -61,21 +61,21 @@ SECTIONS = {
     ],
     "Bytes": [],
 }
-# plots that most runs have nothing of, and whose lack nobody need be told
+# plots that most runs have no data for; their absence is not mentioned
 RARE = ("confusion", "margins-of-global-prototypes", "values-of-prototypes", "alignment")
 
 
 def write_report(folder: Path, trust: bool = False) -> Path:
-    """Write `report.html` and `pictures/` of a run into its folder, finished or cut after a round or more.
+    """Write `report.html` and `pictures/` into a run's folder; the run may be finished or interrupted.
 
     Args:
-        trust: whether code that lies in the folder may be run.
+        trust: whether code in the folder may be run.
 
     Returns:
         The page's path.
 
     Raises:
-        SettingError: what read_results raises; the files are not as this program writes them; `pictures` is a link.
+        SettingError: raised by read_results; the files have an unexpected content; or `pictures` is a link.
         OSError: it cannot be written.
     """
     # a link has another name than the run
@@ -86,7 +86,7 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     except (SettingError, OSError):
         raise
     except Exception as error:
-        # figures of other types or lengths than this program writes: whatever is made of them may fail
+        # values of unexpected types or lengths may make any step fail
         problem = one_line(f"{type(error).__name__}: {error}", 200).rstrip(".: ")
         raise SettingError(
             f"the report of {folder} cannot be made, since its files are not as this program writes them ({problem}); "
@@ -97,9 +97,9 @@ def write_report(folder: Path, trust: bool = False) -> Path:
 
 
 def leave_report(folder: Path) -> None:
-    """Write the report at the end of a run, which it must not fail: what goes wrong is one line of warning."""
+    """Write the report at the end of a run; a failure is logged as a warning and does not fail the run."""
     try:
-        # of a run of this home's own
+        # the run belongs to this home, so its code is trusted
         write_report(folder, trust=True)
     except Exception as error:
         problem = one_line(f"{type(error).__name__}: {error}", 300)
@@ -107,7 +107,7 @@ def leave_report(folder: Path) -> None:
 
 
 def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
-    """The page, and its images; nothing is written yet but what `holdings` keeps."""
+    """The page and its images; nothing is written except the file of `holdings`."""
     results = read_results(folder, trust)
     if results.unknown:
         log.warning("warning: %s", _without_code(results))
@@ -143,8 +143,8 @@ def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
 
 
 def _draw(results: Results, names: Sequence[str]) -> tuple[list["Plot"], list[str]]:
-    """The plots of a section, those across the page last; and why others are missing."""
-    # matplotlib takes a second to import, of a server that begins
+    """The plots of a section, wide ones last, and the reasons why others are missing."""
+    # importing matplotlib takes a second, which a starting server should not spend
     from protosphere.reports import plots
     from protosphere.reports.canvas import NothingToPlotError
 
@@ -159,7 +159,7 @@ def _draw(results: Results, names: Sequence[str]) -> tuple[list["Plot"], list[st
 
 
 def conclude(results: Results) -> str:
-    """What came out, in a sentence."""
+    """The conclusion in one sentence."""
     headline = results.summary["headline"]
     accuracy, majority = headline.get("accuracy"), results.summary["floor"].get("majority-class")
     if accuracy is None:
@@ -278,7 +278,7 @@ def _classes(results: Results) -> Iterator[Part]:
 
 
 def _class_names(results: Results) -> Iterator[Part]:
-    """What the classes are called where a plot has room for their numbers alone; and where one alone misleads."""
+    """The class names, for plots with room for numbers only; and a note if a client has a single class."""
     names = results.class_names
     if len(names) > MOST_NAMED:
         text = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
@@ -328,7 +328,7 @@ def _model_labels(results: Results) -> list[str]:
 
 
 def _membership(client: Mapping[str, Any]) -> str:
-    """From which round on, and until the start of which, a client takes part in the run."""
+    """The round at whose start a client joined, and the one at whose start it left."""
     phrases = [f"from round {client['joined']}"] if "joined" in client else []
     phrases += [f"until round {client['left']}"] if "left" in client else []
     return ", ".join(phrases) or "always"

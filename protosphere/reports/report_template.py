@@ -1,5 +1,5 @@
-"""The Jinja template of report.html. It stands in a module: Flower's bundle of an app holds no .j2 file, and a run over
-Flower writes its report from there."""
+"""The Jinja template of report.html. It is a Python module, because Flower's app bundle contains no .j2 files, and a
+run over Flower writes its report from the bundle."""
 
 # ruff: noqa: E501
 

@@ -1,4 +1,4 @@
-"""A run's folder as its report reads it: checked, and whole also where the run was cut."""
+"""Reads a run's folder for its report, with checks; the run may have been interrupted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,15 +39,17 @@ OF_A_SUMMARY = {
 
 @dataclass(frozen=True)
 class Results:
-    """What a run left.
+    """The results of a run.
 
     Attributes:
-        folder: where. run: its settings, checked. settings: as they were written.
-        roster: the clients in partition order, as roster.json holds them.
-        lines: of metrics.jsonl, without their figures by client.
-        summary: of the whole run, or of the rounds that there are.
-        finished: whether the run came to its end.
-        unknown: the method's code, which was not run; "" where it was, or is ours.
+        folder: the run's folder.
+        run: its settings, checked.
+        settings: the settings as stored.
+        roster: the clients in partition order, as in roster.json.
+        lines: of metrics.jsonl, without metrics by client.
+        summary: of the whole run, or of its rounds so far.
+        finished: whether the run has ended.
+        unknown: the method's code if it was not run; "" if it was, or for a built-in method.
     """
 
     folder: Path
@@ -61,7 +63,7 @@ class Results:
 
     @cached_property
     def client_names(self) -> dict[int, str]:
-        """What clients are called, by partition; those without a name are not in it."""
+        """The clients' names, by partition; clients without a name are not included."""
         return client_names(self.roster)
 
     @property
@@ -71,24 +73,24 @@ class Results:
 
     @property
     def rule(self) -> str:
-        """The primary prediction rule."""
+        """The run's main inference rule."""
         return self.run.inference
 
     def each_line(self) -> Iterator[Line]:
-        """The lines with their figures by client, of which one at a time is in memory."""
+        """The lines with metrics by client, one at a time."""
         return RunFolder(self.folder).each_line()
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
-        """A row a round with its figures, and with the accuracies of the models that it left."""
-        # pandas takes half a second to import, of a server that begins
+        """One row per round, with its metrics and the accuracies of the models after it."""
+        # importing pandas takes half a second, which a starting server should not spend
         from protosphere.reports.frames import over_rounds
 
         return over_rounds(self.lines, self.rule)
 
     @property
     def sent(self) -> "pd.DataFrame":
-        """What training took up to the end of each round."""
+        """Cumulative size of training messages by round."""
         from protosphere.reports.frames import sent_by_round
 
         return sent_by_round(self.lines)
@@ -100,10 +102,10 @@ class Results:
 
     @cached_property
     def at_the_end(self) -> dict[int, tuple[float, int]]:
-        """Partition -> accuracy by the primary rule and test rows of each client in the last evaluation.
+        """Partition -> accuracy by the main rule and number of test samples, for each client in the last evaluation.
 
         Raises:
-            SettingError: its figures are damaged.
+            SettingError: its metrics are damaged.
         """
         figures = {}
         last: Line = {"clients": {}}
@@ -124,7 +126,7 @@ class Results:
         return figures
 
     def figure(self, name: str) -> "pd.Series[float]":
-        """A column of `rounds`, of the rounds that have it."""
+        """A column of `rounds`, without missing values."""
         return self.rounds.reindex(columns=[name])[name].dropna()
 
 
@@ -132,10 +134,10 @@ def read_results(folder: Path, trust: bool = False) -> Results:
     """Read a run's folder.
 
     Args:
-        trust: whether a method that lies in the folder may be run; else all is read without.
+        trust: whether a method in the folder may be run; otherwise the folder is read without it.
 
     Raises:
-        SettingError: there is no such folder, no round of a run in it, or another version wrote it.
+        SettingError: there is no such folder, it has no finished round, or another version wrote it.
     """
     if not folder.is_dir():
         raise SettingError(f"{folder} is not a folder; give the folder of a run, or `latest`.")
@@ -148,7 +150,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         )
     record = RunFolder(folder)
     settings, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
-    # none where the run did not come to its end
+    # an interrupted run has no summary
     written = record.summary() if (folder / "summary.json").exists() else None
     versions = (written or {}).get("versions")
     version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
@@ -180,8 +182,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
 
 
 def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | None, lines: Sequence[Line]) -> Run:
-    """The run with `local` in its method's place: the settings that all methods share, and the rule of the summary, or
-    the first that its clients reported, for the method's own."""
+    """The run with `local` as its method: the shared settings, and as main rule that of the summary or the first one
+    that the clients reported."""
     checked: Settings = check(Settings, {name: value for name, value in unpacked(settings).items() if "." not in name})
     reported = (rule for line in lines for rule in line.get("evaluation", {}).get("rules", {}) if rule != MAJORITY)
     headline = (written or {}).get("headline")
