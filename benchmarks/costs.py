@@ -339,7 +339,9 @@ def round_by_workers(config: Mapping[str, Any], number: int) -> tuple[float, byt
     with own_home():
         folder, seconds = timed_rounds(config, 10, workers=number)
         tensors, _ = RunFolder(folder).load_checkpoint()
-        return median(seconds[:, CLOCK]), b"".join(tensor.numpy().tobytes() for tensor in tensors.values())
+        # by name: the file lists its tensors in any order
+        values = [tensors[name].numpy().tobytes() for name in sorted(tensors)]
+        return median(seconds[:, CLOCK]), b"".join(values)
 
 
 def loops_side_by_side(config: Mapping[str, Any], number: int) -> float:
