@@ -1,1 +1,1 @@
-"""Where the figures of docs/results.md and the other pages come from; each prints its own."""
+"""The sources of the figures in docs/results.md and other pages; each prints its own."""

@@ -1,6 +1,6 @@
-"""What the benchmarks share: quiet runs in a folder of their own, the time of their rounds, and tables.
+"""Shared by the benchmarks: quiet runs in their own folder, the time of their rounds, and tables.
 
-Internal modules are imported where they are used, since some benchmarks keep to the Python API.
+Internal modules are imported on use, because some benchmarks use only the Python API.
 """
 
 import argparse
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from protosphere.launch.grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[1]
-# what programs have printed, as CSV; beside each file a JSON file that says where it was measured
+# stored results of programs as CSV, each with a JSON file on where it was measured
 PROGRAM_RESULTS = ROOT / "benchmarks" / "results" / "programs"
-CPU, CLOCK = 0, 1  # the columns of what `timed_rounds` gives
+CPU, CLOCK = 0, 1  # the columns of `timed_rounds`
 
 
 def described_parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser whose help is the module's docstring, as it stands."""
+    """A parser whose help is the module's docstring, unchanged."""
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -59,9 +59,9 @@ def own_home() -> Iterator[Path]:
 def timed_rounds(
     config: Mapping[str, Any], clients: int, grid_of: "type[LocalGrid] | None" = None, workers: int = 1
 ) -> tuple[Path, np.ndarray]:
-    """Run in this process, with further ones where there are several workers; the folder of its results, and seconds of
-    each round after the first, (rounds - 1, 2): of this process's processor, and by the clock. The first round's work
-    is another: states are made and data are cached."""
+    """Run in this process, plus further ones with several workers. Returns the folder of its results, and the seconds
+    of each round after the first, (rounds - 1, 2): CPU time of this process, and wall-clock time. The first round is
+    excluded, because it creates states and caches data."""
     from protosphere.launch.grid import LocalGrid, run_in_process
 
     ends: list[tuple[float, float]] = []
@@ -83,13 +83,12 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def table_head(*columns: str, left: int = 1) -> str:
-    """The first two lines of a Markdown table; so many columns to the left, the others, which are numbers, to the
-    right."""
+    """The first two lines of a Markdown table; `left` columns are aligned left, the others right."""
     return f"| {' | '.join(columns)} |\n{'|---' * left}{'|---:' * (len(columns) - left)}|"
 
 
 def table_row(cells: Iterable[object]) -> str:
-    """A line of a Markdown table."""
+    """A row of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -116,7 +115,7 @@ def where() -> str:
 
 
 def store_figures(name: str, figures: "pd.DataFrame") -> None:
-    """Keep a program's figures under benchmarks/results/programs, with the command that it was started by."""
+    """Store a program's results under benchmarks/results/programs, with the command that produced them."""
     module = Path(sys.argv[0]).stem
     command = f"python -m benchmarks.{module} {shlex.join(sys.argv[1:])}"
     commit, _, machine = where().removeprefix("commit ").partition(", ")

@@ -1,4 +1,4 @@
-"""What a run costs besides training, in seconds of the processor.
+"""The cost of a run besides training, in CPU seconds.
 
     python -m benchmarks.costs start          # from `protosphere run` to its first round, and which imports take it
     python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
@@ -8,22 +8,23 @@
     python -m benchmarks.costs workers --mnist PATH    # a round by two worker processes, and what two cores allow
     python -m benchmarks.costs trial          # a trial of a comparison besides its rounds
 
-The bare loop trains the same clients' models in the same memory layout on the same batches: forward pass,
-cross-entropy and FedProto's pull, backward pass, SGD. What a round has besides: prototypes over all training rows,
-evaluation by all rules, messages and checks, the store, aggregation.
+The bare loop trains the same clients' models in the same memory layout on the same batches: forward pass, cross-entropy
+and FedProto's pull, backward pass, SGD. A round additionally computes prototypes over all training samples, evaluates
+by all rules, encodes and checks messages, stores states, and aggregates.
 
-`many-clients` is FedProto on the spiral, IID: 20,000 points an arm are dealt to all, or `--points` to each. Each row is
-a process of its own; `from disk` keeps no state in memory; `of bare steps` is the bare loop of the first clients.
+`many-clients` is FedProto on the spiral, IID: 20,000 points per arm are partitioned, or each client gets `--points`.
+Each row is a separate process; `from disk` keeps no state in memory; `of bare steps` is the bare loop of the first
+clients.
 
-`deployment` is a SuperLink and three SuperNodes, as `make deploy-demo` has them. Beside ours is an app of Flower whose
-clients send back what they get, an array of ten prototypes: what no method can save. Federations with and without warm
-processes take turns. The processor's seconds are those of all of the sites' processes from a run's start to its end, by
-the number of its messages: Flower's looks for tasks are among them.
+`deployment` is a SuperLink and three SuperNodes, as in `make deploy-demo`. It also runs an empty Flower app whose
+clients return the array of ten prototypes that they receive: the minimum for any method. Federations with and without
+warm processes alternate. CPU seconds are those of all the sites' processes from a run's start to its end, divided by
+the number of its messages; they include Flower's polling.
 
-`workers` is one round by one worker over one by two, which must make the same bits; beside it is what two processes
-that share nothing gain on this machine, each with the bare loop of all clients.
+`workers` compares a round by one worker with a round by two, whose bits must be equal; the last column is the speed-up
+of two independent processes on this machine, each with the bare loop of all clients.
 
-`trial` is the processor's seconds of further trials of a comparison, extrapolated to no rounds.
+`trial` is the CPU time of an additional trial of a comparison, extrapolated to zero rounds.
 """
 
 import argparse
@@ -75,14 +76,14 @@ from protosphere.record.folder import RunFolder
 from tests.deployment import CONNECTION, Deployment, Site
 
 START = 'dataset="spiral" spiral-points=200 models="tiny_perceptron" feature-dim=8 clients=4 rounds=1'
-IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # by our own code, or from within a function
+IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # of our own code, or inside a function
 SHOWN_IMPORTS = 12
 DIGITS = 'strategy="fedproto" rounds=4'
 MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SITE_MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
-BARE_CLIENTS = 50  # of many, whose steps are taken alone
+BARE_CLIENTS = 50  # clients whose steps alone are timed
 EMPTY_PROJECT = """
 [project]
 name = "empty"
@@ -126,7 +127,7 @@ def main(grid, context):
 
 
 def start(options: argparse.Namespace) -> None:
-    """Print the seconds to the first round, and the imports that take longest."""
+    """Print the seconds to the first round, and the slowest imports."""
     runs = [first_round(options.set)[0] for _ in range(options.repeats)]
     print(f"to the first round's line: {median(cpu for cpu, _ in runs):.1f} CPU s, ", end="")
     print(f"{median(clock for _, clock in runs):.1f} s by the clock\n")
@@ -139,7 +140,7 @@ def start(options: argparse.Namespace) -> None:
 
 
 def first_round(settings: str, *python_options: str) -> tuple[tuple[float, float], list[str]]:
-    """Seconds of the processor and by the clock to the first round's line, and the lines of the error stream."""
+    """CPU and wall-clock seconds to the first round's line, and the lines of stderr."""
     command = [sys.executable, *python_options, "-m", "protosphere.cli.main", "run", "-c", START, "-c", settings]
     seconds = None
     with own_home() as folder, (folder / "errors").open("w+") as errors:
@@ -159,13 +160,13 @@ def first_round(settings: str, *python_options: str) -> tuple[tuple[float, float
 
 
 def process_seconds(pid: int) -> float:
-    """Seconds of the processor of a process and its children, in user and system mode."""
+    """CPU seconds of a process and its children, in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def bare_loop(options: argparse.Namespace) -> None:
-    """Print a round's seconds over those of the bare loop."""
+    """Print a round's seconds, and their ratio to those of the bare loop."""
     tasks = {"digits, ten tiny clients": DIGITS}
     if options.mnist:
         tasks["MNIST, ten clients, cnn2, batches of 10"] = f'{MNIST} dataset="{options.mnist}"'
@@ -183,13 +184,13 @@ def bare_loop(options: argparse.Namespace) -> None:
 
 
 def bare_seconds(config: Mapping[str, Any], clients: int, first: int | None = None) -> float:
-    """Seconds of the bare loop over all clients, or the first ones."""
+    """Seconds of the bare loop over all clients, or over the first ones."""
     contexts = [
         Context(0, 0, {"partition-id": partition, "num-partitions": clients}, RecordDict(), dict(config))
         for partition in range(clients if first is None else first)
     ]
     bare_clients = [Client(context) for context in contexts]
-    # all of it: threads that a model's first weights have woken would spin into what is timed
+    # one thread throughout: threads started for a model's first weights would spin during the timing
     with limited_threads(bare_clients[0].settings.threads):
         return sum(map(bare_epochs, bare_clients))
 
@@ -215,7 +216,7 @@ def bare_epochs(client: Client) -> float:
 
 
 def many_clients(options: argparse.Namespace) -> None:
-    """Print what a client-round costs by the number of clients, a process each row and repeat, in turns."""
+    """Print the cost of a client-round by the number of clients, one process per row and repeat, in turns."""
     columns = ("clients", "states", "CPU ms a client-round", "of bare steps")
     print(table_head(*columns, "peak memory, MB", "on disk, MB", left=2))
     places = ("in memory", "on disk") if options.from_disk else ("in memory",)
@@ -232,7 +233,7 @@ def many_clients(options: argparse.Namespace) -> None:
 
 
 def client_round(settings: Sequence[str], clients: int, place: str) -> tuple[float, ...]:
-    """Milliseconds of the processor a client-round, and of the steps alone; MB of peak memory, and on disk."""
+    """Milliseconds of CPU time per client-round, and of the steps alone; MB of peak memory, and on disk."""
     memory = 0 if place == "on disk" else 1 << 20
     config = plan([*settings, f"state-memory={memory}"], clients=clients).run_config
     with own_home() as folder:
@@ -245,7 +246,7 @@ def client_round(settings: Sequence[str], clients: int, place: str) -> tuple[flo
 
 
 def write_empty_app(folder: Path) -> None:
-    """An app of Flower whose clients send back what they get."""
+    """Write a Flower app whose clients return what they receive."""
     (folder / "pyproject.toml").write_text(EMPTY_PROJECT)
     (folder / "empty_app.py").write_text(EMPTY_APP)
 
@@ -266,7 +267,7 @@ def empty_rounds(app: Path, clients: int, rounds: int) -> list[float]:
 
 
 def deployment(options: argparse.Namespace) -> None:
-    """Print what a round and a message cost, of our app and of an empty one, in federations that take turns."""
+    """Print the cost of a round and a message, for our app and an empty one, in alternating federations."""
     kinds = {"from the start": "no", "warm": "yes"}
     runs: dict[tuple[str, str], list[tuple[float, float]]] = {row: [] for row in product(("ours", "empty"), kinds)}
     for _, (kind, warm) in product(range(options.repeats), kinds.items()):
@@ -282,7 +283,7 @@ def deployment(options: argparse.Namespace) -> None:
 
 
 def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
-    """Of both apps: seconds of a round after the first, and of the sites' processors a message."""
+    """For both apps: seconds of a round after the first, and CPU seconds of the sites' processes per message."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         roots = write_sites(folder / "data", len(SITE_MODELS))
@@ -311,7 +312,7 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
             os.environ.update(before)
             federation.stop()
         seconds = [line["time"]["round"] for line in RunFolder(outcome.folder).lines() if line["round"]]
-    # ours asks who is there, and evaluates at the end
+    # our app also asks for identities, and evaluates at the end
     return {
         "ours": (median(seconds[1:]), (cpu[1] - cpu[0]) / (rounds + 2) / len(roots)),
         "empty": (median(empty[1:]), (cpu[2] - cpu[1]) / rounds / len(roots)),
@@ -319,7 +320,7 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
 
 
 def workers(options: argparse.Namespace) -> None:
-    """Print how much faster two workers are, and two processes that share nothing."""
+    """Print the speed-up of two workers, and of two independent processes."""
     if not options.mnist:
         raise SystemExit("workers: name a folder of MNIST with --mnist.")
     config = plan([f'{MNIST} dataset="{options.mnist}"', options.set], clients=10).run_config
@@ -335,7 +336,7 @@ def workers(options: argparse.Namespace) -> None:
 
 
 def round_by_workers(config: Mapping[str, Any], number: int) -> tuple[float, bytes]:
-    """Seconds of a round by the clock, and the server's last tensors."""
+    """Wall-clock seconds of a round, and the server's last tensors."""
     with own_home():
         folder, seconds = timed_rounds(config, 10, workers=number)
         tensors, _ = RunFolder(folder).load_checkpoint()
@@ -347,7 +348,7 @@ def round_by_workers(config: Mapping[str, Any], number: int) -> tuple[float, byt
 def loops_side_by_side(config: Mapping[str, Any], number: int) -> float:
     """Seconds by the clock of the bare loop in so many processes at once."""
     with ProcessPoolExecutor(number, get_context("spawn")) as pool:
-        # they load PyTorch and the data beforehand
+        # load PyTorch and the data beforehand
         list(pool.map(bare_seconds, [config] * number, [10] * number))
         began = time.perf_counter()
         list(pool.map(bare_seconds, [config] * number, [10] * number))
@@ -355,24 +356,24 @@ def loops_side_by_side(config: Mapping[str, Any], number: int) -> float:
 
 
 def trial(options: argparse.Namespace) -> None:
-    """Print what a trial of a comparison costs besides its rounds."""
+    """Print the cost of a comparison's trial besides its rounds."""
     seconds = [further_trial(4) * 2 - further_trial(8) for _ in range(options.repeats)]
     print(f"a trial besides its rounds: {median(seconds):.2f} CPU s ({min(seconds):.2f} to {max(seconds):.2f})")
 
 
 def further_trial(rounds: int) -> float:
-    """Seconds of the processor that a comparison takes more for each trial more."""
+    """CPU seconds per additional trial of a comparison."""
     few, many = (comparison_seconds(number, rounds) for number in (2, 8))
     return (many - few) / 6
 
 
 def comparison_seconds(trials: int, rounds: int) -> float:
-    """Seconds of the processor of a comparison and all its processes."""
+    """CPU seconds of a comparison with all its processes."""
     command = [sys.executable, "-m", "protosphere.cli.main", "compare", "--methods", "fedproto", "--jobs", "1"]
     command += ["--seeds", ",".join(map(str, range(trials))), "-c", START, "-c", f"rounds={rounds}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with own_home():
-        # its watcher waits for all that came of it
+        # its watcher waits for all its descendants
         if processes.start(command, stdout=subprocess.DEVNULL).wait():
             raise SystemExit(f"the comparison failed: {shlex.join(command)}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -380,18 +381,18 @@ def comparison_seconds(trials: int, rounds: int) -> float:
 
 
 def site_seconds(federation: Deployment) -> float:
-    """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
+    """CPU seconds of all the sites' processes so far, including ended ones."""
     total = 0.0
     for site in federation.sites:
         for process in psutil.Process(federation.processes[site.partition].pid).children(recursive=True):
             with suppress(psutil.Error):
-                # of itself, then of the children that it has waited for
+                # its own, then those of the children that it has waited for
                 total += sum(process.cpu_times()[:4])
     return total
 
 
 def main() -> None:
-    """Print one of the figures."""
+    """Print one of the measurements."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients}
     figures |= {"deployment": deployment, "workers": workers, "trial": trial}

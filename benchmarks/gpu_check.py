@@ -1,11 +1,11 @@
-"""What a GPU shows in nine minutes, without a network: Markdown for docs/scale.md.
+"""Checks and speed on a GPU in nine minutes, without a network: Markdown for docs/scale.md.
 
     make gpu-check HTFLIB=../HtFLlib
     python -m benchmarks.gpu_check --device cpu --size small
 
 Three steps: every method's contract and golden figures, in float32 and bf16; a round of FedProto on MNIST, by HtFLlib
-and by us; client-rounds per second by number of worker processes. A step is a process of its own, which ends after
---minutes and prints each result as soon as it has it. --steps chooses some of them.
+and by us; client-rounds per second by number of worker processes. Each step is a separate process, which ends after
+--minutes and prints each result immediately. --steps selects steps.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def tests_of_methods(options: argparse.Namespace, folder: Path) -> None:
 
 
 def round_beside_htflib(options: argparse.Namespace, folder: Path) -> None:
-    """Seconds of a round of FedProto on HtFLlib's MNIST partition; without a checkout, of ours on made-up images."""
+    """Seconds of a round of FedProto on HtFLlib's MNIST partition; without a checkout, ours on generated images."""
     from benchmarks.against_htflib import CLIENTS, our_round, their_round, write_partition
 
     share, rounds, file = SIZES[options.size]["mnist"], 3, folder / "mnist.npz"
@@ -111,7 +111,7 @@ def rate_by_workers(options: argparse.Namespace, folder: Path) -> None:
 
 
 def write_images(file: Path, shape: tuple[int, ...], count: int, clients: int, test_count: int = 0) -> None:
-    """Made-up images: a pattern per class under noise; every client has samples of all classes."""
+    """Generated images: a pattern per class with noise; every client has samples of all classes."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -130,7 +130,7 @@ STEPS = {"tests": tests_of_methods, "htflib": round_beside_htflib, "workers": ra
 
 
 def run_step(name: str, seconds: float) -> None:
-    """Run a step in a process of its own, which is ended with its children when its time is up."""
+    """Run a step in its own process, which is ended with its children when its time is up."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.gpu_check", *sys.argv[1:], "--task", name]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)

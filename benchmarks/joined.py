@@ -1,4 +1,4 @@
-"""A paper's method joined with the default's exchange, the rows of benchmarks/tables/joined.toml.
+"""A paper's method combined with the default's exchange: the rows of benchmarks/tables/joined.toml.
 
 Private models train as ProtoNorm has it, with targets that all clients share, in place of the seed's frame. Beside
 their prototypes clients send what Protosphere sends, and the rule `pool` joins the private model with the exchanged
@@ -13,30 +13,30 @@ from protosphere import method as m
 from protosphere.strategies import protonorm, protosphere
 from protosphere.strategies.encoder_space import DISCRIMINANT
 
-PRIVATE = "private"  # the part of the models' prototypes
+PRIVATE = "private"  # the part with the models' prototypes
 
 
 class JoinedObjective(protosphere.ProtosphereObjective):
     """Client half: ProtoNorm's targets, both uploads."""
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """gamma c of what came."""
+        """gamma c, as received."""
         if received is None or PRIVATE not in received:
             return None
         directions = m.prototypes_of(received, PRIVATE)
         return m.scaled(directions, self.options[protonorm.ProtoNormSettings].gamma)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The local prototypes, and in the first rounds the statistics."""
+        """The local prototypes and, in the first rounds, the statistics."""
         assert state.prototypes is not None
         return {PRIVATE: state.prototypes.without_counts(), **(super().upload(state, round_number) or {})}
 
 
 class Joined(protosphere.Protosphere):
-    """Server half: both, side by side."""
+    """Server half: both in parallel."""
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """What either half refuses."""
+        """The checks of both halves."""
         private = protonorm.ProtoNorm(self.settings, self.options).check(num_classes, dim)
         return (*private, *super().check(num_classes, dim))
 
@@ -46,11 +46,11 @@ class Joined(protosphere.Protosphere):
         return half
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """The statistics in the first rounds alone."""
+        """The statistics are uploaded in the first rounds only."""
         return (*up[:1], *super().expected_parts(up[1:], state, server_round))
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
-        """Of the statistics, where they are in it."""
+        """Check the statistics, if the upload has them."""
         return super().contradiction(partition, upload) if protosphere.SCATTER in upload else ""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
@@ -80,7 +80,7 @@ class Joined(protosphere.Protosphere):
 
 
 def _select(state: m.State, part: str) -> m.State:
-    """The tensors of one part of the state, by their own names."""
+    """The tensors of one half's state, by their own names."""
     return {name.partition("/")[2]: tensor for name, tensor in state.items() if name.startswith(f"{part}/")}
 
 

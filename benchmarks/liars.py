@@ -1,4 +1,4 @@
-"""What clients that lie about their class statistics cost the others: method x aggregation x number of liars.
+"""The effect of clients that send false class statistics: method x aggregation x number of liars.
 
     python -m benchmarks.liars
     python -m benchmarks.liars --methods protosphere --alphas 0.5 --dataset ../cifar10 --limit 6000
@@ -46,7 +46,9 @@ class Federation:
     """Clients with samples of a data set, as unit vectors of the public encoder.
 
     Args:
-        features: u, (n, d). labels: (n,). owner: (n,), the client of each training sample, -1 for a test sample.
+        features: u, (n, d).
+        labels: (n,).
+        owner: (n,), the client of each training sample, -1 for a test sample.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, owner: np.ndarray):
@@ -56,7 +58,7 @@ class Federation:
         self.clients = sorted({int(client) for client in owner if client >= 0})
 
     def accuracy(self, method: str, aggregation: str, liars: int, lie: tuple[str, str], **settings: Any) -> float:
-        """Test accuracy of the shared classifier, where the last `liars` clients lie."""
+        """Test accuracy of the shared classifier if the last `liars` clients lie."""
         given = {"strategy": method, "encoder": "handcrafted", "feature-dim": DIM, f"{method}.aggregation": aggregation}
         given |= {"disclose-class-counts": True} if method != "protosphere" else {}
         run = read_settings(given | settings)
@@ -97,7 +99,7 @@ class Federation:
         return 100 * float((scores.argmax(dim=1) == self.labels[is_test]).double().mean())
 
     def lie(self, honest: Sequence[int], means_of: str, scatter_of: str) -> tuple[Tensor, Tensor]:
-        """Means (K, d) and a scatter (d, d) per sample, made of what the honest clients have."""
+        """False means (K, d) and a scatter (d, d) per sample, computed from the honest clients' samples."""
         is_honest = torch.isin(self.owner, torch.tensor(honest))
         z = torch.nn.functional.normalize(self.features[is_honest].double(), dim=1)
         labels = self.labels[is_honest]
@@ -116,16 +118,16 @@ LIES = [(means, scatter) for means in ("exchanged", "reflected") for scatter in 
 
 
 def forge(method: str, aggregation: str, scale: float, means: Tensor, scatter: Tensor) -> Payload:
-    """The upload of a method that tells these means and this scatter, and CLAIM samples.
+    """A method's upload with these means, this scatter and a claim of CLAIM samples.
 
     Args:
-        scale: what `protosphere` multiplies scatters by.
+        scale: the factor of scatters in `protosphere`.
     """
     num_classes = len(means)
     labels, share = torch.arange(num_classes), CLAIM // num_classes
     counts = torch.full((num_classes,), share)
     prototypes = PrototypeSet(labels, means.float(), None if method == "protosphere" else counts)
-    # what is left of a moment of unit vectors
+    # the second moment of unit vectors that the means leave over
     room = max(0.0, 1 - float(means.square().sum() / num_classes))
     scatter = scatter * min(1.0, room / max(float(scatter.trace()), 1e-12))
     moment = (scatter + means.T @ means / num_classes).float()
@@ -181,7 +183,7 @@ def read_images(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def deal(labels: Tensor, domains: np.ndarray, alpha: float, clients: int, seed: int) -> np.ndarray:
-    """The client of each sample, -1 for the quarter that is the test; of several domains each has two clients."""
+    """The client of each sample, -1 for the test quarter; with several domains, each domain has two clients."""
     rng = np.random.default_rng(seed)
     owner = np.full(len(labels), -1)
     is_train = np.ones(len(labels), dtype=bool)

@@ -26,8 +26,8 @@ CLASSES = {
 
 
 def read(file: str, columns: list[str]) -> pd.DataFrame:
-    """A table's columns, as they are written."""
-    # as strings: no id becomes a number, and no note that reads "NA" goes missing
+    """A table's columns, unchanged."""
+    # as strings: ids stay strings, and a note that reads "NA" is not missing
     return pd.read_csv(file, usecols=columns, dtype=str, keep_default_na=False)
 
 

@@ -14,7 +14,7 @@ from datasets import Dataset, Features, Image, Value
 
 from benchmarks.common import described_parser
 
-SIDE, IMAGE_HEADER, LABEL_HEADER = 28, 16, 8  # pixels; bytes before the values
+SIDE, IMAGE_HEADER, LABEL_HEADER = 28, 16, 8  # pixels per side; bytes before the values
 TEST_SAMPLES = 2000
 
 

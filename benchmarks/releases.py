@@ -1,4 +1,4 @@
-"""What a private release is worth, in accuracy: the table of docs/privacy.md.
+"""The accuracy of a private release: the table of docs/privacy.md.
 
     python -m benchmarks.releases --data ../mnist    # a folder of MNIST
 
@@ -34,7 +34,7 @@ COMMON: dict[str, Any] = {
 
 
 def release(epsilon: float) -> dict[str, Any]:
-    """The settings of a release whose effect is measured in the clear."""
+    """The settings of a release whose effect is measured without privacy."""
     return {"privacy": "release", "privacy-epsilon": epsilon, "privacy-measure": True, "encoder": "handcrafted"}
 
 
@@ -49,25 +49,25 @@ def all_classes(run: protosphere.Run, images: np.ndarray, labels: np.ndarray) ->
     """Accuracy of the exchanged classifier in %, over samples of every class."""
     client = run.client(0)
     if "encoder" not in client.rules:
-        # no class stands out of the noise, and nothing is predicted
+        # no class exceeds the noise, so nothing is predicted
         return 0.0
     predictions = client.predict(images[:, None], rule="encoder").labels
     return 100 * float((predictions == labels).mean())
 
 
 def measured(data: str, seeds: int) -> Iterator[dict[str, Any]]:
-    """A row for each figure."""
+    """One row per measurement."""
     images, labels = read_images(data, "test", 500)
     dataset = (*read_images(data, "train", 12_000), images, labels)
     for seed, shots in product(range(seeds), SHOTS):
         settings = COMMON | {"seed": seed, "shots": shots}
         for epsilon in (*EPSILONS, None):
-            # without a release: the same means, without noise
+            # without a release: the same means without noise
             changes = {"strategy": "fedncm", "encoder": "handcrafted", "disclose-class-counts": True}
             if epsilon is not None:
                 changes = {"strategy": "fedproto"} | release(epsilon)
             with own_home():
-                # the release is sent once, whatever the private models have learnt
+                # the release is sent once, and does not depend on the private models' training
                 run = protosphere.run(
                     changes.pop("strategy"), dataset, clients=CLIENTS, rounds=1, quiet=True, settings=settings | changes
                 )
@@ -86,7 +86,7 @@ def measured(data: str, seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print each figure, and keep all."""
+    """Print each measurement, and store all."""
     parser = described_parser(__doc__)
     parser.add_argument("--data", required=True, help="a folder of MNIST")
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/, from stored figures: no figure is typed.
+"""Writes the tables of README.md and docs/ from stored results; no number is typed.
 
     protosphere compare benchmarks/tables/constants.toml --data usps=../usps ...
     python -m benchmarks.tables store constants FOLDER... --command 'protosphere compare ...' --commit ...
@@ -32,27 +32,27 @@ from protosphere.comparison.tables import NONE, accuracy, difference_text
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
-# in a page, a table stands between these two
+# a page's table stands between these two markers
 BEGIN, END = "<!-- {}, made by python -m benchmarks.tables -->", "<!-- end of {} -->"
 METRIC = "metric: "
-DIGITS = 1  # of a percentage
-# columns of a comparison's table.csv that are stored beside its metrics
+DIGITS = 1  # decimals of a percentage
+# columns of a comparison's table.csv that are stored besides its metrics
 BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "rounds", "clients", "seconds")
 BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
 PROTOTYPE_RULES = ("local-prototypes selected", "global-prototypes selected")
 CONTROL = "local"
-JOINED = "joined"  # the row of joined.toml
-PRETRAINED = " (pretrained)"  # in a label of strong.toml and joined.toml
+JOINED = "joined"  # a row of joined.toml
+PRETRAINED = " (pretrained)"  # part of a label in strong.toml and joined.toml
 Key = TypeVar("Key", bound=Hashable)
-# what a method predicts by that has no private model of its own, or more than that
+# the rules of methods without a private model, or with more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
-# the rule of the control that needs no exchange, for each rule of an exchanged discriminant
+# rule of an exchanged discriminant -> its control without an exchange
 LOCAL_RULES = {f"{rule} selected": f"{control} selected" for rule, control in CONTROLS.items()}
 
 
 class Stored:
-    """The stored figures of one table.
+    """The stored results of one table.
 
     Attributes:
         frame: columns data, method, seed, metric, value.
@@ -70,12 +70,12 @@ class Stored:
             )
 
     def values(self, data: str, method: str, metric: str) -> "pd.Series[float]":
-        """Seed -> value, of the seeds that have one."""
+        """Seed -> value, for the seeds that have one."""
         return self._values.get((data, method, metric), pd.Series(dtype=float))
 
     @cached_property
     def _values(self) -> "dict[tuple[str, str, str], pd.Series[float]]":
-        """Data set, method and metric -> seed -> value: a table asks for hundreds of them."""
+        """Data set, method and metric -> seed -> value; cached, because a table looks up hundreds of them."""
         groups = self.frame.dropna(subset="value").groupby(["data", "method", "metric"])
         return {key: group.set_index("seed")["value"] for key, group in groups}
 
@@ -84,7 +84,7 @@ class Stored:
         return list(dict.fromkeys(self.frame[column]))
 
     def seeds(self, data: str) -> list[int]:
-        """Those of a data set, ascending."""
+        """The seeds of a data set, ascending."""
         return sorted(set(self.frame.loc[self.frame["data"] == data, "seed"]))
 
     def heading(self, data: str) -> str:
@@ -92,7 +92,7 @@ class Stored:
         return f"{data} ({len(self.seeds(data))} seeds)"
 
     def describe(self) -> str:
-        """Where the figures come from, in a sentence."""
+        """The source of the results, in a sentence."""
         data_by_seeds: dict[str, list[str]] = {}
         for data in self.names("data"):
             data_by_seeds.setdefault(", ".join(map(str, self.seeds(data))), []).append(data)
@@ -102,12 +102,12 @@ class Stored:
 
 
 def digest(name: str) -> str:
-    """Of a table's specification."""
+    """Digest of a table's specification."""
     return hashlib.sha256((SPECIFICATIONS / f"{name}.toml").read_bytes()).hexdigest()[:12]
 
 
 def store(name: str, folders: Sequence[Path], command: str, commit: str) -> None:
-    """Keep the figures of comparisons' folders under benchmarks/results.
+    """Store the results of comparisons' folders under benchmarks/results.
 
     Raises:
         SystemExit: no seed of any data set is finished by every method.
@@ -134,10 +134,10 @@ def store(name: str, folders: Sequence[Path], command: str, commit: str) -> None
 
 
 def accuracies(in_full: bool) -> Iterator[str]:
-    """A line for each method and rule, a column for each data set.
+    """One row per method and rule, one column per data set.
 
     Args:
-        in_full: with the number of seeds, deviations over them, and the discriminant of each method.
+        in_full: with the number of seeds, standard deviations over them, and the discriminant of each method.
     """
     stored = Stored("methods")
     data_sets = stored.names("data")
@@ -154,7 +154,7 @@ def accuracies(in_full: bool) -> Iterator[str]:
 
 
 def _metrics_of(method: str) -> list[str]:
-    """By which a method stands in the table."""
+    """The metrics of a method in the table."""
     if method in OWN_RULES:
         return [OWN_RULES[method]]
     return [CLASSIFIER, DISCRIMINANT, *LOCAL_RULES.values()] if method == CONTROL else [CLASSIFIER, DISCRIMINANT]
@@ -172,7 +172,7 @@ def _mean(values: "pd.Series[float]", with_deviation: bool) -> str:
 
 
 def _kilobytes(stored: Stored, method: str) -> str:
-    """Payload of all clients per round, both ways: the least and the most over the data sets."""
+    """Payload of all clients per round in both directions: minimum and maximum over the data sets."""
     means = []
     for data in stored.names("data"):
         payload, rounds = (stored.values(data, method, name) for name in ("payload_bytes", "rounds"))
@@ -182,7 +182,8 @@ def _kilobytes(stored: Stored, method: str) -> str:
 
 
 def gains() -> Iterator[str]:
-    """Each method less `local` by the same rule, or by the rule that needs no exchange, with its interval."""
+    """The difference between each method and `local` by the same rule, or by the control without an exchange, with its
+    interval."""
     stored = Stored("methods")
     data_sets = stored.names("data")
     heads = [stored.heading(data) for data in data_sets]
@@ -207,7 +208,7 @@ def gains() -> Iterator[str]:
 
 
 def _intervals(contrasts: Mapping[Key, Difference | None]) -> dict[Key, str]:
-    """Each difference with its interval, in points; bold where it is significant among all of them, by Holm."""
+    """Each difference with its interval, in percentage points; bold if it is significant among all of them, by Holm."""
     tested = [key for key, contrast in contrasts.items() if contrast is not None and contrast.p is not None]
     p_values = [contrast.p for contrast in contrasts.values() if contrast is not None and contrast.p is not None]
     significant = {key for key, is_rejected in zip(tested, rejected(p_values), strict=True) if is_rejected}
@@ -219,7 +220,7 @@ def _intervals(contrasts: Mapping[Key, Difference | None]) -> dict[Key, str]:
 
 
 def sizes() -> Iterator[str]:
-    """What the private models reach, and what an exchange adds, with a hundred samples a client and with all."""
+    """The accuracy of private models, and what an exchange adds, with a hundred samples per client and with all."""
     full, usual = Stored("full"), Stored("methods")
     pool = OWN_RULES["protosphere"]
     heads = ("`local`, `classifier`", "`protonorm` minus `local`", "`protosphere`, `pool`", "`pool` minus `pool-local`")
@@ -244,7 +245,7 @@ def claims() -> Iterator[str]:
 
 
 def _claimed(stored: Stored) -> Iterator[tuple[str, list[str]]]:
-    """The claims whose two methods a table has, with the difference on each of its data sets."""
+    """The claims for which a table has both methods, with the difference on each of its data sets."""
     methods = stored.names("method")
     for claim in tomllib.loads((SPECIFICATIONS / "claims.toml").read_text("utf-8"))["claims"]:
         if not {claim["method"], claim["base"]} <= {*methods}:
@@ -266,15 +267,15 @@ def authors() -> Iterator[str]:
 
 
 def heirs() -> Iterator[str]:
-    """One architecture: what exchanging weights gives beside exchanging prototypes."""
+    """One architecture: exchanging weights compared with exchanging prototypes."""
     yield from _beside_local(Stored("heirs"), (CLASSIFIER, "received selected"))
 
 
 def _beside_local(stored: Stored, metrics: Sequence[str]) -> Iterator[str]:
-    """A line for each method and rule that it has: on each data set its accuracy, and that less `local`'s.
+    """One row per method and rule: its accuracy on each data set, and the difference to `local`.
 
     Args:
-        metrics: of the methods whose rule is not their own.
+        metrics: for methods whose rule is not their own.
     """
 
     def metrics_of(method: str) -> Sequence[str]:
@@ -296,11 +297,12 @@ def _with_gains(
     metrics_of: Callable[[str], Sequence[str]],
     control_of: Callable[[str, str], tuple[str, str] | None],
 ) -> dict[tuple[str, str], list[str]]:
-    """Of each method and metric, on each data set its accuracy and its gain; metrics that were not measured are left
-    out.
+    """For each method and metric, the accuracy and the gain on each data set; metrics that were not measured are
+    omitted.
 
     Args:
-        metrics_of: a method's. control_of: of a method and metric, those that its gain is over; None for no gain.
+        metrics_of: the metrics of a method.
+        control_of: the controls of a method and metric, over which the gain is computed; None for no gain.
     """
     cells: dict[tuple[str, str], list[str]] = {}
     for data in stored.names("data"):
@@ -322,7 +324,7 @@ def _with_gains(
 
 
 def constants() -> Iterator[str]:
-    """Each method's accuracy on validation samples by each value that was tried; the best one is bold."""
+    """Each method's validation accuracy for each value that was tried; the best one is bold."""
     yield table_head("method", "hyperparameter", "validation accuracy in % by value", left=3)
     for method, (setting, accuracies) in validation_accuracies(Stored("constants")).items():
         best = best_value(accuracies)
@@ -334,7 +336,7 @@ def constants() -> Iterator[str]:
 
 
 def validation_accuracies(stored: Stored) -> dict[str, tuple[str, dict[str, float]]]:
-    """Method -> its setting, and by value the accuracy on validation samples, averaged over the data sets."""
+    """Method -> its setting, and the validation accuracy by value, averaged over the data sets."""
     accuracies: dict[str, tuple[str, dict[str, float]]] = {}
     for variant in stored.names("method"):
         method, _, setting = variant.partition(", ")
@@ -345,12 +347,12 @@ def validation_accuracies(stored: Stored) -> dict[str, tuple[str, dict[str, floa
 
 
 def best_value(accuracies: dict[str, float]) -> str:
-    """The value with the highest accuracy, of equal ones the last."""
+    """The value with the highest accuracy; ties go to the last."""
     return max(reversed(accuracies), key=lambda value: round(accuracies[value], 6))
 
 
 def convergence() -> Iterator[str]:
-    """What four times the rounds add to `local`."""
+    """The gain of `local` from four times as many rounds."""
     stored = Stored("convergence")
     budgets = stored.names("method")
     yield table_head(
@@ -363,10 +365,10 @@ def convergence() -> Iterator[str]:
 
 
 def spaces() -> Iterator[str]:
-    """The family of the default in each public encoder's space, and what its exchange adds there; then what the targets
-    of `joined` add to the default's rule."""
+    """The default's family in each public encoder's space, and what its exchange adds there; then what the targets of
+    `joined` add to the default's rule."""
     stored = Stored("strong")
-    # of the same seeds
+    # with the same seeds
     joined = Stored(JOINED).frame.merge(stored.frame[["data", "seed"]].drop_duplicates())
     stored.frame = pd.concat([stored.frame, joined], ignore_index=True)
 
@@ -380,7 +382,7 @@ def spaces() -> Iterator[str]:
     heads = [name for data in stored.names("data") for name in (stored.heading(data), "gain")]
     yield table_head("encoder", "method", "predicts by", *heads, left=3)
     cells = _with_gains(stored, metrics_of, control_of)
-    # `joined` is measured by a file of its own, and stands with the others of its space
+    # `joined` has its own specification, and is shown with the other methods of its space
     for (method, metric), row in sorted(cells.items(), key=lambda cell: PRETRAINED in cell[0][0]):
         name, pretrained, _ = method.partition(PRETRAINED)
         encoder = "efficientnet-lite0" if pretrained else "handcrafted"
@@ -399,7 +401,7 @@ def _metrics_in_space(name: str) -> list[str]:
 
 
 def _describe_joining(stored: Stored) -> Iterator[str]:
-    """What `joined` has more than `protosphere` by the rule `pool`, in a line for each space."""
+    """The gain of `joined` over `protosphere` by the rule `pool`, one line per space."""
     rule = OWN_RULES["protosphere"]
     for encoder, suffix in (("handcrafted", ""), ("efficientnet-lite0", PRETRAINED)):
         contrasts: dict[str, Difference | None] = {}
@@ -411,7 +413,7 @@ def _describe_joining(stored: Stored) -> Iterator[str]:
 
 
 def sources() -> Iterator[str]:
-    """Where all of it was measured."""
+    """The sources of all tables."""
     tables = [Stored(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
     for table in tables:
         yield f"- `{table.name}.csv`: {table.describe()}"
@@ -424,7 +426,7 @@ def _machines(results: Iterable["Stored | ProgramResult"]) -> str:
 
 
 class ProgramResult:
-    """What another program has measured.
+    """The results of another program.
 
     Attributes:
         frame: as the program stored it.
@@ -436,20 +438,20 @@ class ProgramResult:
         self.source: dict[str, str] = json.loads((PROGRAM_RESULTS / f"{name}.json").read_text("utf-8"))
 
     def accuracies(self, **chosen: object) -> list[float]:
-        """Those of the rows that have these values, by seed."""
+        """The accuracies of the rows with these values, by seed."""
         frame = self.frame
         for column, value in chosen.items():
             frame = frame[frame[column].isna() if value is None else frame[column] == value]
         return list(frame["accuracy"])
 
     def describe(self, with_machine: bool = True) -> str:
-        """Where the figures come from, in a sentence."""
+        """The source of the results, in a sentence."""
         note = f" ({self.source['note']})" if "note" in self.source else ""
         machine = f", {self.source['machine']}" if with_machine else ""
         return f"`{self.source['command']}`, commit {self.source['commit']}{note}{machine}."
 
 
-# name of the result, words in the table, method, α
+# name of the result, label in the table, method, α
 LIES = (
     *(("lies", "`protosphere`", "protosphere", alpha) for alpha in (0.1, 0.5, 1.0)),
     *(("lies-more-holders", "`protosphere`, more holders", "protosphere", alpha) for alpha in (0.5, 1.0)),
@@ -459,7 +461,7 @@ LIES = (
 
 
 def lies() -> Iterator[str]:
-    """Accuracy without a liar, with one and with three, by how the server averages."""
+    """Accuracy without a liar, with one and with three, by the server's aggregation."""
     results = {name: ProgramResult(name) for name in dict.fromkeys(line[0] for line in LIES)}
     aggregations = ("mean", "clipped-mean", "geometric-median")
     yield table_head("method", "α", *(f"`{aggregation}`" for aggregation in aggregations), left=1)
@@ -520,7 +522,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def renewed(text: str) -> str:
-    """A page with each of its tables made anew."""
+    """A page with each of its tables rewritten."""
     for name, lines in TABLES.items():
         begin, end = BEGIN.format(name), END.format(name)
         if begin in text:
@@ -530,7 +532,7 @@ def renewed(text: str) -> str:
 
 
 def main() -> None:
-    """Store a comparison, or write the tables anew."""
+    """Store a comparison, or rewrite the tables."""
     parser = described_parser(__doc__)
     store_parser = parser.add_subparsers(dest="action").add_parser("store")
     store_parser.add_argument("name")

@@ -1,1 +1,1 @@
-"""A trained client outside its run: predictions, exports."""
+"""Trained clients outside their run: predictions and exports."""

@@ -1,4 +1,4 @@
-"""The rule `encoder` of a trained client outside its run: the public encoder, and what judges its directions."""
+"""The rule `encoder` of a trained client outside its run: the public encoder, and the classifier of its directions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,13 +22,15 @@ from protosphere.wire.payloads import Payload, prototypes_of
 
 @dataclass(frozen=True)
 class Judge:
-    """The rule `encoder`: a public encoder, loaded when it is asked, and what judges its directions.
+    """The rule `encoder`: a public encoder, loaded on first use, and the classifier of its directions.
 
     Attributes:
-        name: the encoder's, as a run or a site says it. fingerprint: of the one by which the client was judged.
-        shape: of one input. dim: d.
+        name: the encoder's name in the run's or site's settings.
+        fingerprint: of the encoder that the client used in its evaluations.
+        shape: of one input.
+        dim: d.
         scores: of directions z^ (n, d): (n, K).
-        tokens: where the encoder reads texts.
+        tokens: for an encoder that reads texts.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Judge:
         """The encoder itself.
 
         Raises:
-            SettingError: it is not available here, or is another one.
+            SettingError: it is not available here, or differs from the client's.
         """
         try:
             encoder = loaded(self.name, self.shape, self.dim)
@@ -70,7 +72,7 @@ def judge_of(
     store: Store,
     encoder: str,
 ) -> Judge | None:
-    """The rule `encoder` of a client, None where the run has none, or nothing to judge by has come."""
+    """The rule `encoder` of a client; None if the run has no such rule, or the client has received no classifier."""
     if not run.encodes:
         return None
     if run.private:
@@ -84,7 +86,7 @@ def judge_of(
     elif isinstance(objective, SpaceObjective):
         dim = run.settings.feature_dim
         if space is None and received is not None:
-            # no evaluation has followed: of the shared part alone
+            # no evaluation has followed: use the received part alone
             no_samples = torch.zeros(0, dim, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
             space = objective.complete(received, *no_samples)
         scores = partial(objective.encoded_scores, space)
@@ -108,6 +110,6 @@ def judge_of(
 
 
 def encoder_of(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The public encoder's name, as the client that made the description had it."""
+    """The public encoder's name, from the client's description."""
     description = about.get(ENCODER)
     return str((description if isinstance(description, dict) else {}).get("name", settings.get("encoder", "")))

@@ -1,6 +1,6 @@
-"""A trained client's model for use outside: one file with the program and what it means.
+"""Exports a trained client's model as one file that contains the program and a description of its inputs and outputs.
 
-The program takes inputs as they are (an image's pixels from 0 to 255) and needs no part of this project.
+The program takes unscaled inputs (an image's pixels from 0 to 255) and needs no part of this project.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
 
-FORMATS = (".pt2", ".onnx")  # how a file's name ends; torch.export.load insists on the first
+FORMATS = (".pt2", ".onnx")  # the files' suffixes; torch.export.load requires the first
 METADATA = "metadata.json"
 
 
@@ -43,7 +43,7 @@ class Program(nn.Module):
         axes = (-1, *(1,) * (len(transform.shape) - 1))
         self.register_buffer("mean", torch.tensor(transform.mean).view(axes))
         self.register_buffer("std", torch.tensor(transform.std).view(axes))
-        # registered, so that its weights are the program's
+        # registered as a module, so that its weights belong to the program
         self.network = trained.state.module
         self._objective, self._state, self._pooled = trained.objective, trained.state, trained.pooled
         self._rule, self._judge = rule, trained.judge if rule in (RULE, POOL) else None
@@ -56,12 +56,12 @@ class Program(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
         scale, plain = self._transform.scale, self._transform.plain
-        # to the levels of the training images, where those had fewer than 256
+        # quantise to the levels of the training images, if they had fewer than 256
         shares = (torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs) / scale
         z = self._objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
         if self._judge is None:
             return self._score(z).float(), z
-        # a public encoder sees no figures of a client's rows
+        # a public encoder does not use the scaling of a client's samples
         features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
         h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
         radius = self._objective.settings.encoder_radius
@@ -72,7 +72,7 @@ class Program(nn.Module):
         return scores.float(), z
 
     def _fill(self, prepared: Tensor) -> Tensor:
-        """A number that a table lacks is the mean."""
+        """Replace a missing number by the mean."""
         if not self._transform.columns:
             return prepared
         return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared)
@@ -88,7 +88,7 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
     if rule == "local-prototypes" and state.prototypes is not None:
         return _nearest(*state.prototypes.table(objective.num_classes))
     if rule == POOL:
-        # before anything has come
+        # before the first message
         return lambda z: trained.pooled(z, None)
     if rule == "classifier":
         return lambda z: state.module.classify(z)
@@ -96,22 +96,23 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
 
 
 def _nearest(vectors: Tensor, present: Tensor) -> Callable[[Tensor], Tensor]:
-    """As `protosphere.prototypes.prediction.nearest_scores`. ONNX has no cdist, and a matrix product cancels."""
+    """Like `protosphere.prototypes.prediction.nearest_scores`, but ONNX has no cdist, and a matrix product loses
+    precision."""
     return lambda z: torch.where(present, -(z.unsqueeze(1) - vectors).square().sum(dim=2).sqrt(), -torch.inf)
 
 
 def export(trained: Trained, output: Path, rule: str = "", force: bool = False) -> None:
-    """Write a client's program and class names to one file, whole or not at all.
+    """Write a client's program and class names to one file, completely or not at all.
 
     Args:
-        trained: on the CPU.
-        output: a file whose name ends as one of `FORMATS`.
+        trained: the client, on the CPU.
+        output: a file whose suffix is in `FORMATS`.
         rule: "" for the client's own.
-        force: replace a file that is there.
+        force: whether to replace an existing file.
 
     Raises:
-        SettingError: an ending, rule or file that is not to be had, a model of texts, or one that cannot be written as
-            a program.
+        SettingError: the suffix or rule is invalid, the file exists, it is a text model, or the model cannot be
+            exported.
     """
     _refuse_format(output)
     if output.exists() and not force:
@@ -119,14 +120,14 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
     rule_name = trained.chosen(rule)
     program = Program(trained, rule_name).eval().requires_grad_(False)
     metadata = json.dumps(_metadata(trained, rule_name), indent=2)
-    # two inputs, and that there may be any number of them
+    # two example inputs; the program accepts any number
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
     write = _as_torch if output.suffix == ".pt2" else _as_onnx
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             content = write(program, example, sizes, metadata)
     except Exception as error:
-        # torch.onnx colours its words for a terminal
+        # torch.onnx colours its messages for a terminal
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
         reason = (plain.splitlines() or [type(error).__name__])[0].rstrip(".:")
         raise SettingError(
@@ -141,7 +142,7 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
 
 
 def _refuse_format(output: Path) -> None:
-    """Refuse a name that says nothing of the format, and one whose packages are not there."""
+    """Refuse a file name without a known suffix, and a format whose packages are missing."""
     if output.suffix not in FORMATS:
         raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which says what is in it; name it so.")
     for package in ("onnx", "onnxscript") if output.suffix == ".onnx" else ():
@@ -156,7 +157,7 @@ def _refuse_format(output: Path) -> None:
 def _as_torch(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
     exported = torch.export.export(program, (example,), dynamic_shapes=sizes, strict=False)
     for node in exported.graph.nodes:
-        # where each step stands in files of this machine
+        # locations of source files on this machine
         node.meta.pop("stack_trace", None)
     file = io.BytesIO()
     torch.export.save(exported, file, extra_files={METADATA: metadata})
@@ -164,16 +165,16 @@ def _as_torch(program: Program, example: Tensor, sizes: Any, metadata: str) -> b
 
 
 def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
-    # it warns of what torch's own exporter writes
+    # it warns about the output of torch's own exporter
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     names: dict[str, Any] = {"input_names": ["inputs"], "output_names": ["scores", "features"]}
-    # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
+    # its optimiser replaces x + 1e-12 by x, which turns 0 / (0 + 1e-12) into NaN
     options: dict[str, Any] = {"dynamo": True, "verbose": False, "optimize": False}
     exported: Any = torch.onnx.export(program, (example,), dynamic_shapes=sizes, **names, **options)
     passes = importlib.import_module("onnx_ir.passes.common")
-    # a buffer and a step may have the same name, which the optimiser would have seen to
+    # a buffer and a node may have the same name, which the optimiser would have resolved
     passes.NameFixPass()(exported.model)
-    # where each step stands in files of this machine
+    # locations of source files on this machine
     passes.ClearMetadataAndDocStringPass()(exported.model)
     model = exported.model_proto
     model.metadata_props.add(key=METADATA, value=metadata)
@@ -193,13 +194,13 @@ def _numbers(trained: Trained) -> InputTransform:
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
-    """What the program answers, whose it is, and what it takes, so that nobody has to guess."""
+    """The rule, the client, and the expected inputs, as metadata."""
     transform = _numbers(trained)
     inputs: dict[str, Any] = {"shape": list(transform.shape), "values": "numbers as in the training data"}
     if transform.pixels:
         inputs["values"] = "pixels from 0 to 255"
     elif transform.columns:
-        # NaN stands for a number that is missing
+        # NaN stands for a missing number
         inputs = {"shape": list(transform.shape), "values": "the columns' features, in the order of `features`"}
         values = {value for column in transform.columns for value in column.values}
         missing_words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
@@ -217,7 +218,7 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
 
 
 def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Of each of the F numbers, what it is: a column's value, that it is a certain value, or that there is none."""
+    """The meaning of each of the F numbers: a column's value, whether it is a certain value, or is missing."""
     features: list[dict[str, Any]] = []
     for column in columns:
         values = [{}] if column.kind == NUMBER else [{"value": value} for value in column.values]

@@ -1,5 +1,5 @@
-"""A table of numbers and categories, or a file of arrays, as rows for a trained client: made as its training made them,
-scaled by its own kept figures."""
+"""Reads a table of numbers and categories, or a file of arrays, as rows for a trained client: encoded as in training,
+and scaled by the client's stored means and deviations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,9 +34,9 @@ class GivenRows:
 
     Attributes:
         inputs: (n, ...) as the training data were stored.
-        labels: n class numbers; None where the file tells none.
-        problems: why a row cannot be used, by its number; all others can.
-        unknown: of a row with a category that no training row had, the columns, by its number.
+        labels: n class numbers; None if the file has none.
+        problems: row number -> why the row cannot be used.
+        unknown: row number -> the columns with a category that no training sample had.
     """
 
     inputs: Tensor
@@ -46,20 +46,20 @@ class GivenRows:
 
 
 def holds_rows(trained: Trained, path: Path) -> bool:
-    """Whether a path is taken for rows of numbers: a file of arrays, or a table where the client reads no images."""
+    """Whether a path is read as rows of numbers: a file of arrays, or a table if the client does not read images."""
     numbers = trained.tokens is None and not reads_images(trained)
     return path.suffix == SUFFIX or (path.suffix in TABLE_SUFFIXES and numbers)
 
 
 def read_rows(trained: Trained, path: Path, label_column: str = "") -> GivenRows:
-    """The rows of a file, and their classes where it has them: in `y`, or in a column.
+    """Read the rows of a file, and their classes if it has them: in `y`, or in a column.
 
     Args:
-        label_column: of a table; "" for the run's, or a usual name.
+        label_column: for a table; "" for the run's setting or a usual name.
 
     Raises:
-        SettingError, DataError: the file cannot be read, lacks a column, holds rows of another shape or type than the
-            client was trained on, or a class that it does not know.
+        SettingError, DataError: the file cannot be read, lacks a column, has rows of another shape or type than the
+            training data, or a class that the client does not know.
     """
     if not isinstance(trained.transform, InputTransform):
         raise SettingError(f"this client's model {trained.model!r} reads texts, and {path} holds none: give it texts.")
@@ -71,7 +71,7 @@ def read_rows(trained: Trained, path: Path, label_column: str = "") -> GivenRows
 
 
 def answers_to(trained: Trained, rule: str, rows: GivenRows) -> Iterator[Answer]:
-    """An answer a row; one that cannot be used is told in its answer."""
+    """One answer per row; an unusable row gets an answer with its problem."""
     usable = [row for row in range(len(rows.inputs)) if row not in rows.problems]
     parts = (usable[start : start + ROWS_AT_ONCE] for start in range(0, len(usable), ROWS_AT_ONCE))
     answers = (answer for part in parts for answer in judged(trained, rule, rows.inputs[part]))
@@ -105,7 +105,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     except (DataError, SettingError):
         raise
     except Exception as error:
-        # what is broken in a table shows in exceptions of every kind
+        # a broken table raises exceptions of any kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     labels = None
     if label:
@@ -114,7 +114,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
 
 
 def _label_column(path: Path, columns: Sequence[str], features: Sequence[str], label_column: str, usual: str) -> str:
-    """Where the classes are; "" where the table has none."""
+    """The column of the classes; "" if the table has none."""
     if label_column and (label_column not in columns or label_column in features):
         what = (
             "is one of the model's inputs"
@@ -129,11 +129,11 @@ def _label_column(path: Path, columns: Sequence[str], features: Sequence[str], l
 def encoded(
     schema: Sequence[Column], table: "pyarrow.Table"
 ) -> tuple[np.ndarray, dict[int, str], dict[int, tuple[str, ...]]]:
-    """Features of the rows (n, F), what is wrong with those that cannot be used, and the columns of which a row has a
-    category that is unknown: none of their features is 1 then.
+    """Features of the rows (n, F), the problems of unusable rows, and the columns of a row with an unknown category,
+    whose features are then all 0.
 
     Raises:
-        DataError: a column is missing, or holds what can be neither number nor string.
+        DataError: a column is missing, or has values that are neither numbers nor strings.
     """
     import pyarrow
 
@@ -196,7 +196,7 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
 
 
 def _in_shape(trained: Trained, transform: InputTransform, path: Path, inputs: np.ndarray) -> np.ndarray:
-    """Rows of the model's shape; images are brought to it where training brought its own to it."""
+    """Rows of the model's shape; images are resized if the training images were."""
     shape, settings = tuple(transform.shape), trained.objective.settings
     if inputs.shape[1:] == shape:
         return inputs

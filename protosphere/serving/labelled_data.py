@@ -1,4 +1,4 @@
-"""Inputs whose classes are known, and how a trained client fares on them. Tables are read as training reads them."""
+"""Labelled inputs, and a trained client's results on them. Tables are read as in training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ FILE_COLUMNS = ("file", "file_name", "filename", "path")
 
 @dataclass(frozen=True)
 class Labelled:
-    """An input, by what name it goes, and its class; None where nobody says it."""
+    """An input, its name, and its class; None if the class is unknown."""
 
     name: str
     source: Input
@@ -30,21 +30,21 @@ class Labelled:
 
 
 def holds_labels(path: Path) -> bool:
-    """Whether a path is taken for inputs with their classes: a folder, or a table."""
+    """Whether a path is read as labelled inputs: a folder, or a table."""
     return path.is_dir() or path.suffix in TABLE_SUFFIXES
 
 
 def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[Labelled]:
-    """The inputs in a folder's subfolders, each named by its class, or in the rows of a table.
+    """Read the inputs in a folder's subfolders, each named after a class, or in the rows of a table.
 
-    Of a table a row has an image, an image's file beside the table, or a text; and its class (by name, or by number) if
-    the table has a column of classes.
+    A row of a table has an image, the path of an image file next to the table, or a text; and its class (by name or
+    number) if the table has a column of classes.
 
     Args:
-        label_column: of a table; "" for the usual names.
+        label_column: for a table; "" for the usual names.
 
     Raises:
-        SettingError, DataError: there is none, or a class that the client does not know.
+        SettingError, DataError: there are no inputs, or a class is unknown to the client.
     """
     inputs = _in_folder(trained, path) if path.is_dir() else _in_table(trained, path, label_column)
     if not inputs:
@@ -88,7 +88,7 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     except (DataError, SettingError):
         raise
     except Exception as error:
-        # what is broken in a table shows in exceptions of every kind
+        # a broken table raises exceptions of any kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     cells = table.column(value).to_pylist()
     labels: Sequence[int | None] = [None] * len(cells)
@@ -122,10 +122,10 @@ def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
 
 
 def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions: bool = False) -> list[int]:
-    """Class numbers, as `read_labels` of the training data has them.
+    """Class numbers, as in `read_labels` for training data.
 
     Args:
-        are_positions: whether stored numbers are class numbers whatever the classes are called.
+        are_positions: whether stored numbers are class numbers, whatever the names of the classes are.
 
     Raises:
         SettingError: a row has no class, or one that the client does not know.
@@ -141,7 +141,7 @@ def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions
 
 
 def has_noted_classes(path: Path, label: str) -> bool:
-    """Whether `datasets` has noted the classes of a table's column, whose numbers are then positions in that list."""
+    """Whether `datasets` has stored the classes of a table's column; numbers are then positions in that list."""
     if TABLE_SUFFIXES.get(path.suffix) != "parquet":
         return False
     return bool(listed_names(features_of_schema(parquet_schema(path)), label))
@@ -156,10 +156,10 @@ def _unknown(trained: Trained, where: str, value: Any) -> SettingError:
 
 
 def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[int | None, Answer]]:
-    """The class of each input with the client's answer; one that cannot be read is told in its answer.
+    """The class of each input with the client's answer; an unreadable input gets an answer with its problem.
 
     Raises:
-        SettingError: at once, for inputs that the client's model does not take.
+        SettingError: immediately, if the client's model does not take such inputs.
     """
     answers = predict(trained, rule, [row.source for row in inputs])
     return ((row.label, _named(row.name, answer)) for row, answer in zip(inputs, answers, strict=True))

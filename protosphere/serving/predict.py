@@ -1,4 +1,4 @@
-"""A trained client as its store has it, without the data that it was trained on; and what it says of new inputs."""
+"""Loads a trained client from its store, without its training data, and predicts new inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,23 +30,23 @@ from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.trust import COMPANION, refuse_untrusted
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
-PIXEL = 255  # full scale of an image's channel
-# The rules whose scores are log-probabilities, up to a constant of each input.
+PIXEL = 255  # full scale of an image channel
+# the rules whose scores are log-probabilities, up to a constant per input
 WITH_PROBABILITIES = ("classifier", "discriminant", RECEIVED, POOL)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A client to predict with.
+    """A client for predictions.
 
     Attributes:
-        run, partition: the names of the folders that its store lies in.
-        made_in: the round that left its state.
-        rule: its own, by the run's settings; it may lack what that takes.
-        tokens: makes token ids of texts; None for a model that takes none.
-        judge: of the rule `encoder`; None without it.
-        arrived: the client with what came last, by which the rule `received` judges; None without that rule.
-        notices: why rules are missing, a sentence each.
+        run, partition: the names of the folders of its store.
+        made_in: the round of its state.
+        rule: the client's own rule, from the run's settings; it may be unavailable.
+        tokens: makes token ids of texts; None if the model does not take them.
+        judge: for the rule `encoder`; None without it.
+        arrived: the client with the newest received weights, for the rule `received`; None without that rule.
+        notices: why rules are missing, one sentence each.
     """
 
     run: str
@@ -72,18 +72,18 @@ class Trained:
         if self.judge is None:
             return rules if self.pooled(nothing, None) is None else (*rules, POOL)
         if self.judge.tokens not in (None, self.tokens):
-            # its encoder reads texts by another tokenizer than the model: no one input is both's
+            # if its encoder and its model use different tokenizers, no input fits both
             return (*rules, RULE)
         none = self.judge.scores(torch.zeros(0, self.judge.dim, dtype=torch.float64))
         return (*rules, RULE) if self.pooled(nothing, none) is None else (*rules, RULE, POOL)
 
     def pooled(self, z: Tensor, encoded: Tensor | None) -> Tensor | None:
-        """The rule `pool`, as `SpaceObjective.pooled`; None of a method that has none."""
+        """The rule `pool`, as in `SpaceObjective.pooled`; None if the method has none."""
         return self.objective.pooled(self.state, z, encoded) if isinstance(self.objective, SpaceObjective) else None
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
-        """The client and the rule that come to the same: `received` is the classifier of what came, `received-<rule>`
-        a rule of the method's own with it."""
+        """The equivalent client and rule: `received` is the classifier of the received weights, `received-<rule>` the
+        method's own rule with them."""
         name, _, base_rule = rule.partition("-")
         if name != RECEIVED or self.arrived is None:
             return self, rule
@@ -93,7 +93,7 @@ class Trained:
         """The rule of that name, or the client's own for "".
 
         Raises:
-            SettingError: there is none of that name, or this client lacks what it takes.
+            SettingError: there is no such rule, or this client lacks what it needs.
         """
         name, ready = rule or self.rule, self.rules()
         if name not in ready:
@@ -105,7 +105,7 @@ class Trained:
 
     @torch.no_grad()
     def scores(self, rule: str, inputs: Tensor) -> Tensor:
-        """Of inputs (n, ...) as stored: (n, K), higher is better; -inf where the rule does not know a class."""
+        """Scores of inputs (n, ...) as stored: (n, K), higher is better; -inf for a class unknown to the rule."""
         trained, rule = self.judged_by(rule)
         if trained is not self:
             return trained.scores(rule, inputs)
@@ -122,7 +122,7 @@ class Trained:
             return rule_scores(self.objective, self.state, z)[rule]
 
     def _encode(self, inputs: Tensor) -> Tensor:
-        """By the rule `encoder`."""
+        """Scores by the rule `encoder`."""
         assert self.judge is not None
         encoder = self.judge.encoder()
         prepared = inputs.cpu() if self.judge.tokens else self.transform.plain(inputs.cpu())
@@ -130,15 +130,16 @@ class Trained:
 
 
 def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: bool = False) -> Trained:
-    """The client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
+    """Load the client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
 
     Args:
-        encoder: where the public encoder of the rule `encoder` lies; "": where it lay at the client.
-        trust: whether code that lies in the folder may be run.
+        encoder: the location of the public encoder for the rule `encoder`; "": its location at the client.
+        trust: whether code in the folder may be run.
 
     Raises:
-        StoreError: it is no such folder, was written by another version, or holds no state that can be used.
-        SettingError: a device that is not there, or code that may not run. ModelError: the model cannot be built here.
+        StoreError: it is no such folder, another version wrote it, or it holds no usable state.
+        SettingError: the device is missing, or code may not be run.
+        ModelError: the model cannot be built here.
     """
     about = _description(folder)
     refuse_earlier(about["settings"], folder)
@@ -151,7 +152,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     run = read_settings(settings)
     names = tuple(about["class_names"])
     objective = run.method.objective(run.settings, run.options, len(names))
-    # built beside the client's own model
+    # built next to the client's own model
     refuse_untrusted(folder, [(COMPANION, companion_of(objective))], trust)
     place, transform = _device(device), _transform(folder, about["input"])
     tokens = Tokens(about["model"], run.settings.max_tokens) if isinstance(transform, TokenTransform) else None
@@ -191,15 +192,15 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client says of one input.
+    """A client's answer for one input.
 
     Attributes:
         source: the file, or the text itself.
-        problem: why there is no answer, in a sentence; all that follows is empty then.
-        label: of the class that the rule answers.
+        problem: why there is no answer, in a sentence; all further fields are then empty.
+        label: the predicted class.
         score: by the rule; higher is better.
-        confidence: the class's probability, None for a rule that has none.
-        unknown: the columns of a row whose category no training row had.
+        confidence: the class's probability; None for a rule without probabilities.
+        unknown: the columns of a row with a category that no training sample had.
     """
 
     source: str
@@ -210,14 +211,14 @@ class Answer:
     unknown: tuple[str, ...] = ()
 
 
-Input = Path | str | BytesIO  # a file, a text itself, or an image in memory
+Input = Path | str | BytesIO  # a file, a text, or an image in memory
 
 
 def predict(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterator[Answer]:
-    """An answer an input; what cannot be read is told in its answer.
+    """One answer per input; an unreadable input gets an answer with its problem.
 
     Raises:
-        SettingError: at once, for inputs that the client's model does not take.
+        SettingError: immediately, if the client's model does not take such inputs.
     """
     _refuse_unfit(trained, sources)
     starts = range(0, len(sources), ROWS_AT_ONCE)
@@ -225,18 +226,18 @@ def predict(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterator[A
 
 
 def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Tensor:
-    """Image files, or texts and files of them, as `Trained.scores` takes inputs by a rule: (n, ...).
+    """Image files, or texts and files of them, as `Trained.scores` takes inputs for a rule: (n, ...).
 
     Raises:
-        SettingError: the client's model takes no such thing.
-        DataError: the first that cannot be read.
+        SettingError: the client's model does not take such inputs.
+        DataError: an input cannot be read; it names the first.
     """
     _refuse_unfit(trained, sources)
     return torch.stack([_read(trained, rule, source) for source in sources])
 
 
 def _read(trained: Trained, rule: str, source: Input) -> Tensor:
-    # an encoder of texts has tokens of its own
+    # a text encoder has its own tokens
     tokens = trained.judge.tokens if rule == RULE and trained.judge and trained.judge.tokens else trained.tokens
     if tokens and not isinstance(source, BytesIO):
         return _tokens(tokens, source)
@@ -244,7 +245,7 @@ def _read(trained: Trained, rule: str, source: Input) -> Tensor:
 
 
 def reads_images(trained: Trained) -> bool:
-    """Whether it takes pictures as files hold them."""
+    """Whether the model reads images from files."""
     transform = trained.transform
     return isinstance(transform, InputTransform) and transform.pixels and transform.shape[0] in (1, 3)
 
@@ -279,7 +280,7 @@ def _answers_of(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterat
 
 
 def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
-    """An answer, without a source, for each of some inputs (n, ...) as they are stored."""
+    """One answer, without a source, per input; inputs (n, ...) are as stored."""
     scores = trained.scores(rule, inputs).double().cpu()
     best_scores, labels = scores.max(dim=1)
     confidences: list[float | None] = [None] * len(scores)
@@ -292,10 +293,10 @@ def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
 
 
 def _image(transform: Transform, source: Input) -> Tensor:
-    """An image file as the training images are stored: (C, H, W) uint8 of their full scale.
+    """An image file as the training images are stored: (C, H, W) uint8 in their full scale.
 
     Raises:
-        DataError: it cannot be read, or has more than 8 bits a channel.
+        DataError: it cannot be read, or has more than 8 bits per channel.
     """
     assert isinstance(transform, InputTransform)
     channels, height, width = transform.shape
@@ -305,7 +306,7 @@ def _image(transform: Transform, source: Input) -> Tensor:
             depth = too_deep(image)
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except Exception as error:
-        # what is broken in an image shows in exceptions of every kind
+        # a broken image raises exceptions of any kind
         raise DataError(f"{name} is no readable image ({type(error).__name__}: {error}).") from error
     if depth:
         raise DataError(f"{name} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.")
@@ -314,10 +315,10 @@ def _image(transform: Transform, source: Input) -> Tensor:
 
 
 def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
-    """A text, or a file's, as ids (L,).
+    """A text, or a file's content, as ids (L,).
 
     Raises:
-        DataError: the file cannot be read as UTF-8, or there is no text.
+        DataError: the file is not UTF-8, or there is no text.
     """
     if isinstance(source, Path) and source.suffix in (".json", ".jsonl"):
         raise DataError(f"{source} is not a text: JSON lines are no longer read; write CSV or parquet.")
@@ -331,7 +332,7 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
 
 
 def _load_newest(store: Store, state: ClientState, device: torch.device) -> int:
-    """Fill a state from the newest generation: its round."""
+    """Load the newest generation into a state; returns its round."""
     generations = store.generations()
     if not generations:
         raise StoreError(
