@@ -54,8 +54,8 @@ MUTANTS = {
     ),
     "absent targets pull": Mutant(
         "protosphere/prototypes/losses.py",
-        "covered = present[labels]\n    # who has no target",
-        "covered = torch.ones_like(labels, dtype=torch.bool)\n    # who has no target",
+        "covered = present[labels]\n    # a sample without a target",
+        "covered = torch.ones_like(labels, dtype=torch.bool)\n    # a sample without a target",
         P + "test_losses.py",
     ),
     "the farthest prototype wins": Mutant(
