@@ -100,7 +100,7 @@ def _meaning(documented: str, name: str) -> str:
     match = re.search(rf"^\s*(?:\w+, )*{name}(?:, \w+)*: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
     text = " ".join(match[1].split()) if match else ""
     text = GREEK_NAME.sub(lambda found: GREEK[found[0]], text)
-    # capitalise a sentence's first letter, except for a symbol: C, T_s
+    # lower case for the first letter, except for a symbol: C, T_s
     first = text[:1].lower() if text[1:2].islower() else text[:1]
     return first + text[1:].rstrip(".")
 
