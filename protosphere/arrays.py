@@ -70,7 +70,7 @@ def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
             values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{name} is no array ({error}): give samples of one shape.") from None
+        raise DataError(f"{name} cannot be made an array ({error}): give samples of one shape.") from None
 
 
 def is_arrays(dataset: object) -> bool:

@@ -152,7 +152,7 @@ class Client:
         names = [column.name for column in self._columns() if column.name in x.columns]
         for name in names:
             if list(x.columns).count(name) > 1:
-                raise DataError(f"x has the column {name!r} twice: give each column a name of its own.")
+                raise DataError(f"x has the column {name!r} twice: give each column its own name.")
         try:
             table = pa.Table.from_pandas(x[names], preserve_index=False)
         except (pa.ArrowException, OverflowError) as error:
@@ -163,7 +163,7 @@ class Client:
         inputs, problems, unknown = encoded(self._columns(), table)
         if problems:
             row = min(problems)
-            raise DataError(f"row {row} of x has {problems[row]}: correct it, or leave the row out.")
+            raise DataError(f"row {row} of x has {problems[row]}: correct it, or remove the row.")
         return torch.from_numpy(inputs), unknown.keys()
 
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:

@@ -207,7 +207,7 @@ class Run:
         if not folder.is_dir():
             raise SettingError(
                 f"client {number} of {self.name} keeps no model in {folder}: it ran on another machine or with another "
-                "PROTOSPHERE_HOME, or its models were taken away, as a comparison does."
+                "PROTOSPHERE_HOME, or its models were deleted, as a comparison does."
             )
         return Client(folder, trust=self._trust)
 
@@ -256,7 +256,7 @@ class Run:
         if not tensors:
             numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(
-                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
+                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds only: {numbers}; "
                 'keep-prototypes = "all" keeps those of every round.'
             )
         clients = tensors.get("local/clients", torch.empty(0)).unique()

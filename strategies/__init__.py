@@ -114,7 +114,7 @@ def load_method(name: str) -> Method:
             raise SettingError(f"setting `strategy`: {error}") from None
         if not isinstance(plugin, Method):
             raise SettingError(
-                f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
+                f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and not a Method; "
                 "docs/adding-a-method.md shows one.",
             )
         try:
@@ -185,8 +185,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
         )
         raise SettingError(
-            f'setting `prototypes-from` is "training", but {cause} what is made of the trained model\'s features; '
-            'remove it ("model").'
+            f'setting `prototypes-from` is "training", but {cause} the trained model\'s features; remove it ("model").'
         )
     options = Options(settings_by_type)
     run = Run(settings, method, options)
@@ -229,8 +228,8 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
     sent = " and ".join(sorted(kinds))
     if kinds and settings.wire_dtype != "float32" and not _obeys_wire_dtype(exchange):
         raise SettingError(
-            f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which says how prototype vectors and weights "
-            f'cross, but `{settings.strategy}` sends {sent}; remove it ("float32").'
+            f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which is the format of prototype vectors and "
+            f'weights, but `{settings.strategy}` sends {sent}; remove it ("float32").'
         )
 
 
@@ -298,8 +297,8 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             raise TypeError
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise SettingError(
-            f"setting `own-settings` is {shown(packed_text)}, but it should be empty: give the settings of a method of "
-            "your own by their names."
+            f"setting `own-settings` is {shown(packed_text)}, but it should be empty: give the settings of your own "
+            "method by their names."
         ) from None
     if undotted_names := [name for name in plugin_settings if "." not in name]:
         # An undotted name would replace a shared setting that has been checked, such as `strategy`, and nothing is

@@ -45,7 +45,7 @@ class AveragedWithClassVectors(AveragedWeights):
 
     def start(self) -> Tensor:
         """v_c^1, (K, d) float64."""
-        raise NotImplementedError(f"{type(self).__name__} does not say where its class vectors start")
+        raise NotImplementedError(f"{type(self).__name__} does not define its initial class vectors")
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """Compute v_c^{r+1}, (K, d).
@@ -56,7 +56,7 @@ class AveragedWithClassVectors(AveragedWeights):
             weights: the sums of these weights, (K,); 0 for a class that no client reported.
             total: the sum of omega_i over all uploads, ().
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how its class vectors move")
+        raise NotImplementedError(f"{type(self).__name__} does not define how its class vectors are updated")
 
     def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
         """The weight of each prototype in an upload, (k,) float64."""

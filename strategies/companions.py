@@ -79,8 +79,8 @@ class MeanOfCompanions(AveragedWeights):
         other = next((p for p in self.identities if self.group(p) != self.group(next(iter(self.identities)))), None)
         if other is not None:
             raise m.SettingError(
-                f"setting `{self.settings.strategy}.companion`: client {other} has built another companion than the "
-                "first client, with other tensors; give every client the same version of this program and the model."
+                f"setting `{self.settings.strategy}.companion`: client {other} has a companion with other tensors than "
+                "the first client's; give every client the same version of this program and of the model."
             )
         return notices
 

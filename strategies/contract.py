@@ -237,7 +237,7 @@ class WeightsObjective(Objective):
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
         """The weights that are exchanged, by part name, as they are in the module before training; messages are checked
         against their layout."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which weights cross")
+        raise NotImplementedError(f"{type(self).__name__} does not define which weights are exchanged")
 
 
 class SpaceObjective(WeightsObjective):
@@ -263,7 +263,7 @@ class SpaceObjective(WeightsObjective):
         Args:
             space: the result of `complete`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how it scores samples in the encoder's space")
+        raise NotImplementedError(f"{type(self).__name__} does not define how it scores samples in the encoder's space")
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The rule `pool`, for a method that has it, (n, K): combines the model's features z (n, d) with the scores (n,
@@ -406,7 +406,7 @@ class ServerHalf:
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Turn the round's uploads, by ascending partition, into the next downloads."""
-        raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
+        raise NotImplementedError(f"{type(self).__name__} receives uploads, but does not define `aggregate`")
 
 
 class CheckedServer(ServerHalf):
@@ -423,7 +423,7 @@ class SparseServer(ServerHalf):
 
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """Expand uploads or downloads to whole vectors, for plots and for private releases."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its vectors are in the feature space")
+        raise NotImplementedError(f"{type(self).__name__} does not define its vectors in the feature space")
 
 
 def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:

@@ -48,7 +48,7 @@ class FedBN(AveragedWeights):
         models = ", ".join(sorted({self.identities[partition].model for partition in bare}))
         return (
             *notices,
-            f"{clients} have a model without batch norms ({models}): `fedbn` is `fedavg` there",
+            f"{clients} have a model without batch norms ({models}): for them, `fedbn` equals `fedavg`",
         )
 
 

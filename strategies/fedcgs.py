@@ -122,8 +122,8 @@ class FedCGS(m.CheckedServer):
         if self.settings.fraction_train == 1:
             return ()
         return (
-            "only the clients that are sampled in round 1 send their statistics, once; set `fraction-train` to 1 for "
-            "those of all",
+            "only the clients that are sampled in round 1 send their statistics; set `fraction-train` to 1 to include "
+            "all clients",
         )
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
@@ -139,7 +139,7 @@ class FedCGS(m.CheckedServer):
         moments = m.weights_of(upload, MOMENT)
         moment = moments.tensors[MOMENT].double()
         if float((moment - moment.T).abs().max()) > ROUNDING:
-            return "a second moment is symmetric, and its is not"
+            return "its second moment is not symmetric"
         shares = means.counts.double() / means.counts.sum()
         scatter = _compute_scatter(moments, means, shares)
         return refute_scatter(scatter, 2 * ROUNDING)

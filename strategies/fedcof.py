@@ -90,8 +90,8 @@ class FedCOF(MeansServer):
             return ()
         names = some_of([self.class_word(label) for label in lone_labels])
         return (
-            f"one client alone sent the mean of {names}: how a class varies follows from those of two clients or more, "
-            "so here it is taken to vary alike in all directions",
+            f"one client alone sent the mean of {names}: a class's covariance needs the means of two clients or more, "
+            "so it is assumed to be the same in all directions",
         )
 
 

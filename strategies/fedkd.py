@@ -103,7 +103,7 @@ def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
     names = {name for name, shape in layout if len(shape) < 2}
     names |= {name + end for name, shape in layout if len(shape) > 1 for end in (LEFT, RIGHT)}
     if names != factors.tensors.keys():
-        raise MessageError("the factors are of other tensors than the student has")
+        raise MessageError("the factors belong to tensors that the student does not have")
     change: dict[str, Tensor] = {}
     for name, shape in layout:
         if len(shape) < 2:
@@ -116,7 +116,7 @@ def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
                 )
             tensor = (left_factor.double() @ right_factor.double()).float() if len(right_factor) else left_factor
         if tensor.numel() != math.prod(shape) or (shape and len(tensor) != shape[0]):
-            raise MessageError(f"the factors of tensor `{name}` make one of another shape than {shape}")
+            raise MessageError(f"the factors of tensor `{name}` give a shape other than {shape}")
         change[name] = tensor.reshape(shape)
     return m.Weights(change)
 
@@ -176,7 +176,9 @@ class FedKDObjective(CompanionObjective):
         base = base_of(state.extra)
         if list(parts) == [UPDATE]:
             if base is None:
-                raise MessageError("a change of the companion came, but this client has none that it could change")
+                raise MessageError(
+                    "the server sent a change of the companion, but this client has no companion to change"
+                )
             change = change_of(m.weights_of(parts, UPDATE), base.layout)
             check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
             parts = {COMPANION: add_change(base, change)}
@@ -258,7 +260,7 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
                 check_tensors(mean.tensors, self.settings.max_prototype_norm)
             except MessageError as error:
                 # updates that are valid by themselves may add up to one that no client accepts
-                warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
+                warning = f"the mean of this round's changes is dropped, because with it the student's {error}"
                 no_partitions = torch.zeros(0, dtype=torch.int64)
                 base_download: dict[int, m.Payload] = {m.EVERYONE: {COMPANION: base}}
                 return m.Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])

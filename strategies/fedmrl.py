@@ -77,7 +77,7 @@ class FedMRL(MeanOfCompanions):
             return notices
         return (
             *notices,
-            f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {dim}: the companion has {dim} too",
+            f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {dim}: the companion also has {dim}",
         )
 
 

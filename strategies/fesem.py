@@ -60,11 +60,13 @@ class FeSEM(AveragedWeights):
         clusters, clients = self.options[FeSEMSettings].clusters, len(self.identities)
         sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
         if clusters > clients:
-            return (f"setting `fesem.clusters` is {clusters}, but there are {clients} clients, and so as many centres",)
+            return (
+                f"setting `fesem.clusters` is {clusters}, but there are only {clients} clients, so it uses that number",
+            )
         if clusters > sampled:
             return (
-                f"setting `fesem.clusters` is {clusters}, but a round has {sampled} clients: there stays one centre, "
-                "the plain mean; raise `fraction-train`",
+                f"setting `fesem.clusters` is {clusters}, but a round has {sampled} clients: there will be only one "
+                "centre, the mean; raise `fraction-train`",
             )
         return notices
 

@@ -175,7 +175,7 @@ class FRAug(AveragedWeights):
             return notices
         return (
             *notices,
-            "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own",
+            'running statistics of the models are averaged, but stay local in the paper: set `share-buffers` to "own"',
         )
 
 

@@ -62,7 +62,7 @@ class GeneratorObjective(SharedObjective):
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """G before training; a method overrides its sizes."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which generator it gets")
+        raise NotImplementedError(f"{type(self).__name__} does not define its generator")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Put the initial G, equal to the server's, next to the model."""
@@ -100,11 +100,11 @@ class GeneratorServer(AveragedWeights):
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """G before training, equal to the clients'."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
+        raise NotImplementedError(f"{type(self).__name__} does not define the generator that it trains")
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """The loss of a generated batch, to be minimised."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
+        raise NotImplementedError(f"{type(self).__name__} does not define its generator's loss")
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
         """The weight of a client in each class, (K,) float32, before a class's weights are normalised to sum to 1: n_iy

@@ -85,7 +85,7 @@ class GFPLSettings:
         if not self.cross_entropy_weight and not (self.dual_classifier and self.dot_weight):
             raise ValueError(
                 "`gfpl.cross-entropy-weight` 0 leaves no loss without the dual classifier and its `gfpl.dot-weight`; "
-                "leave one of them on"
+                "keep one of them"
             )
 
     def exchanges(self, round_number: int, rounds: int) -> bool:

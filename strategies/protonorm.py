@@ -116,7 +116,8 @@ class ProtoNorm(m.ServerHalf):
             )
             points, directionless, figures = alignment.points, alignment.directionless, _list_figures(alignment)
         warnings = [
-            f"the prototype of {self.class_word(label)} is zero (are all its features dead?); it got a random direction"
+            f"the prototype of {self.class_word(label)} is zero (are all its features dead?); it was replaced by a "
+            "random direction"
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)

@@ -265,7 +265,11 @@ class Protosphere(m.CheckedServer):
         cut_short = server_round < rounds_of_exchange(self.settings, self.options)
         if not missing or (cut_short and server_round < self.settings.rounds):
             return ()
-        remedy = "more `rounds` ask more clients" if cut_short else "`protosphere.exchanges` makes those rounds more"
+        remedy = (
+            "more `rounds` include more clients"
+            if cut_short
+            else "a larger `protosphere.exchanges` includes more clients"
+        )
         return (
             f"{some_of([client_word(partition) for partition in missing])} sent no statistics in the rounds in which "
             f"they count, so the shared discriminant contains none of its samples; {remedy}.",

@@ -55,8 +55,8 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         return
     if method.releases is None:
         raise SettingError(
-            f'setting `privacy` is "release", but `{settings.strategy}` exchanges more than a release '
-            "holds; use a method of prototypes alone, as `protonorm`, or `frame`, which exchanges nothing."
+            f'setting `privacy` is "release", but `{settings.strategy}` exchanges more than a release contains; use a '
+            "method that exchanges prototypes only, such as `protonorm`, or `frame`, which exchanges nothing."
         )
     check_public_encoder(
         settings,

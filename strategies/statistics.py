@@ -112,7 +112,7 @@ def statistics_of(state: m.State) -> dict[int, Statistics]:
         return {}
     if "scatters" not in state:
         raise m.RunError(
-            "the checkpoint is of an earlier version, whose statistics are kept otherwise; start a new run."
+            "an earlier version, which stores statistics differently, wrote the checkpoint; start a new run."
         )
     clients = {}
     for partition, half in zip(state["partitions"].tolist(), state["scatters"], strict=True):
@@ -190,5 +190,5 @@ def refute_scatter(scatter: Tensor, tolerance: float) -> str:
     if trace > 1 + tolerance:
         return f"the squared distances of unit vectors to their means add up to 1 per row at most, its to {trace:.3g}"
     if least < -tolerance:
-        return f"no rows vary by less than nothing in a direction, and its do by {least:.3g}"
+        return f"the variance in each direction is at least 0, and its least is {least:.3g}"
     return ""

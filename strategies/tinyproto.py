@@ -63,8 +63,8 @@ class TinyProtoSettings:
         for name, value in (("mu", self.mu), ("sum", self.sum)):
             if value and not self.scaling:
                 raise ValueError(
-                    f"`tinyproto.{name}` {json.dumps(value)} scales nothing while `tinyproto.scaling` is false; leave "
-                    "it out, or scale"
+                    f"`tinyproto.{name}` {json.dumps(value)} has no effect while `tinyproto.scaling` is false; remove "
+                    "one of the two"
                 )
 
 
@@ -108,7 +108,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
         mu = state.constants.get("mu")
         if mu is None or not 0 < mu <= 1:
             raise m.SettingError(
-                f"the server sent the `mu` {mu} where a number in (0, 1] belongs; start it with the same version and "
+                f"the server sent the `mu` {mu} instead of a number in (0, 1]; start it with the same version and "
                 "settings as this client."
             )
         return prototypes.with_vectors(mu * prototypes.vectors)
@@ -165,8 +165,8 @@ class TinyProto(m.SparseServer):
             return notices
         return (
             *notices,
-            f"`tinyproto.sparsity-dim` is {ones}: prototypes cross whole, without TinyProto's masks; the paper sends "
-            "50 values of 500",
+            f"`tinyproto.sparsity-dim` is {ones}: whole prototypes are sent, without TinyProto's masks; the paper "
+            "sends 50 values of 500",
         )
 
     def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:
@@ -309,8 +309,8 @@ def _refuse_mu_of_rows(options: m.Options) -> None:
     """Refuse mu = 0 under `privacy`: it is computed from the clients' sample counts, which are then withheld."""
     if _is_scaled(options) and not options[TinyProtoSettings].mu:
         raise m.SettingError(
-            "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of samples; under "
-            "`privacy` set it, or `tinyproto.scaling` to false."
+            "setting `tinyproto.mu` is 0, which means that it is computed from the clients' sample counts; under "
+            "`privacy`, set it, or set `tinyproto.scaling` to false."
         )
 
 

@@ -80,7 +80,7 @@ class SharedObjective(m.WeightsObjective):
     @property
     def parts(self) -> Sequence[str]:
         """The parts that are exchanged."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which parts of its model travel")
+        raise NotImplementedError(f"{type(self).__name__} does not define which parts of its model are exchanged")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Initialise a head that is exchanged alone equally for all architectures."""
@@ -241,8 +241,8 @@ class AveragedWeights(m.ServerHalf):
         extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
         if extractors and not self.settings.shared_init:
             raise m.SettingError(
-                f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "
-                "nothing unless they start alike; set it to true."
+                f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which requires "
+                "equal initial weights; set it to true."
             )
         if self.one_architecture and self.identities and len(self._count_members()) > 1:
             self._refuse_odd_ones()
@@ -253,8 +253,8 @@ class AveragedWeights(m.ServerHalf):
         if len(self._count_members()) < 2:
             return ()
         return (
-            f"{len(self._count_members())} groups of clients average their weights apart, since architectures differ: "
-            f"{self._list_models()}",
+            f"{len(self._count_members())} groups of clients average their weights separately, because architectures "
+            f"differ: {self._list_models()}",
         )
 
     def _refuse_odd_ones(self) -> None:

@@ -33,7 +33,7 @@ def privacy(
 
     ledger = Ledger((Path(state).expanduser() if state else home()) / "privacy")
     if not ledger.folder.exists():
-        about = f"nothing was ever released from {ledger.folder.parent}; --state names a site's own folder"
+        about = f"{ledger.folder.parent} has no release; --state names a site's own folder"
         if renew:
             end(f"there is nothing to renew: {about}.")
         typer.echo(f"{about} (deploy/supernode.sh --state)")

@@ -54,7 +54,7 @@ def _print_site_figures(folder: Path) -> None:
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():
-        end(f"{folder} keeps no figures, as clients do under `privacy` alone.")
+        end(f"{folder} holds no metrics; clients store them there only under `privacy`.")
     try:
         for line in read_lines(file):
             rows = line.get("rows", [0])[0]

@@ -57,8 +57,8 @@ def _sites(database: Path, keys: Path | None) -> list[dict[str, Any]]:
         nodes = registered_nodes(database)
     except sqlite3.Error as error:
         end(
-            f"{database} cannot be read ({error}): a SuperLink that has just begun has no tables yet, and one of "
-            "another Flower has others; try again, or start it with deploy/superlink.sh of this version."
+            f"{database} cannot be read ({error}): a SuperLink that has just started has no tables yet, and other "
+            "versions of Flower have other tables; try again, or start it with this version's deploy/superlink.sh."
         )
     sites = []
     for node in nodes:

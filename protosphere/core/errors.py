@@ -38,13 +38,13 @@ class UnsizedError(DataError):
 class StorageError(DataError):
     """This program's stored data, or the disk, cannot be read or written."""
 
-    public = "its disk cannot be read or written, or a file that it keeps is damaged: free space, or take the file away"
+    public = "its disk cannot be read or written, or a stored file is damaged: free space, or remove the file"
 
 
 class CodeError(DataError):
     """A user's own code for data is wrong."""
 
-    public = "code of its own failed: correct the line there"
+    public = "its own code failed: correct the line there"
 
 
 class ModelError(UserError):

@@ -229,12 +229,12 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})
     digest, form = metadata.pop(DIGEST, None), metadata.pop(FORM, None)
     if digest is None and (form or any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values())):
-        raise DamagedError("its digest is gone, or has lost its name")
+        raise DamagedError("its digest is missing or has no name")
     if digest is not None and digest != _digest(content, header, digest):
-        raise DamagedError("its bytes are not those that were written")
+        raise DamagedError("its content differs from what was written")
     name = metadata.pop(NAME, path.stem)
     if name != path.stem:
-        raise DamagedError(f"it is what was written as {name}{path.suffix}")
+        raise DamagedError(f"it is a copy of {name}{path.suffix}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
 
 

@@ -42,8 +42,8 @@ def minor() -> tuple[int, int]:
     if not OLDEST <= installed <= NEWEST:
         known_versions = " to ".join(".".join(map(str, pair)) for pair in (OLDEST, NEWEST))
         raise UntriedFlowerError(
-            f"Flower {full_version} was not tried with this Protosphere, which knows {known_versions}; install "
-            "one of these."
+            f"Flower {full_version} was not tested with this version of Protosphere, which supports {known_versions}; "
+            "install one of these."
         )
     return installed
 

@@ -49,9 +49,9 @@ def find(name: str) -> object:
     """
     if not is_kept(name):
         raise ModelError(
-            f"{name!r} is an object that was given to protosphere.run in another process, which alone can go on with "
-            "its run; to resume elsewhere, or for a run over Flower, on Ray or of several processes, put it into a "
-            "file and name that, as in ./mine.py:NAME."
+            f"{name!r} is an object that was passed to protosphere.run in another process, and only that process can "
+            "continue its run; to resume elsewhere, or for a run over Flower, on Ray or with several processes, put "
+            "it into a file and name that, as in ./mine.py:NAME."
         )
     return _objects[name.partition(":")[2]]
 
@@ -69,6 +69,6 @@ def refuse_objects(settings: Mapping[str, Any], what: str) -> None:
         for name in str(settings.get(setting, "")).split(","):
             if is_object(name.strip()):
                 raise SettingError(
-                    f'setting `{setting}` is the object "{label_of(name)}", which the process that was given it alone '
-                    f'has, but {what}; put it into a file and name that, as in {setting}="{file}".'
+                    f'setting `{setting}` is the object "{label_of(name)}", which exists in this process only, but '
+                    f'{what}; put it into a file and name that, as in {setting}="{file}".'
                 )

@@ -24,7 +24,7 @@ def listed(dataset: str) -> tuple[str, ...]:
     items = items_of(dataset)
     if len(items) > 1 and "" in items:
         raise DataError(
-            f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
+            f"dataset is {dataset!r}, a list with an empty item: remove the extra comma.",
         )
     return items
 

@@ -335,31 +335,34 @@ class Settings(BaseModel):
             raise ValueError(f"`min-clients` {self.min_clients} must not exceed `clients` {self.clients}")
         if self.forget_after and not self.min_clients:
             raise ValueError(
-                f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the clients of the start stay to the "
+                f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the initial clients stay until the "
                 "end; set `min-clients`, too"
             )
         sampled = self.count_sampled(self.clients)
         if 0 < sampled < self.min_replies:
             raise ValueError(
-                f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
+                f"`min-replies` {self.min_replies} cannot be reached, since `fraction-train` {self.fraction_train} of "
                 f"`clients` {self.clients} selects {sampled}; lower it, or raise `fraction-train`"
             )
         if self.ensemble_every % self.evaluate_every:
             raise ValueError(
-                f"`ensemble-every` is {self.ensemble_every}, but clients are evaluated in every {self.evaluate_every}. "
-                "round, and answer for the ensemble with that; make it a multiple of `evaluate-every`"
+                f"`ensemble-every` is {self.ensemble_every}, but clients are evaluated only every "
+                f"{self.evaluate_every} rounds, and the ensemble needs an evaluation; make it a multiple of "
+                "`evaluate-every`"
             )
         if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
             raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
         if self.stop_patience and not self.validation_share:
             raise ValueError(
-                f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, which leaves no sample to "
+                f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, so there is no sample to "
                 "decide by; raise it, or set `stop-patience` to 0"
             )
         if self.privacy != "none":
             self._agree_on_privacy()
         elif self.privacy_measure:
-            raise ValueError('`privacy-measure` is true, but `privacy` is "none", which hides no figure; remove it')
+            raise ValueError(
+                '`privacy-measure` is true, but `privacy` is "none", which withholds no metrics; remove it'
+            )
         return self
 
     def _agree_on_privacy(self) -> None:
@@ -370,13 +373,13 @@ class Settings(BaseModel):
             )
         if self.ensemble_every:
             raise ValueError(
-                f"`ensemble-every` is {self.ensemble_every}: answers are made of private models; under `privacy` it "
-                "must be 0"
+                f"`ensemble-every` is {self.ensemble_every}: the ensemble uses private models; under `privacy` it must "
+                "be 0"
             )
         if self.stop_patience:
             raise ValueError(
-                f"`stop-patience` is {self.stop_patience}: validation accuracy is of private samples, and under "
-                "`privacy` clients keep it; set it to 0"
+                f"`stop-patience` is {self.stop_patience}: validation accuracy is measured on private samples, and "
+                "under `privacy` clients withhold it; set it to 0"
             )
         if self.confusion == "always":
             raise ValueError(
@@ -385,7 +388,8 @@ class Settings(BaseModel):
             )
         if self.roc_auc:
             raise ValueError(
-                "`roc-auc` is true: it is of private samples, and under `privacy` clients keep it; set it to false"
+                "`roc-auc` is true: it is measured on private samples, and under `privacy` clients withhold it; "
+                "set it to false"
             )
         if self.disclose_class_counts:
             raise ValueError(
@@ -555,8 +559,8 @@ def refuse_relative_paths(settings: Settings) -> None:
     for name, value in candidates:
         if value and not Path(os.path.expanduser(value)).is_absolute():
             raise SettingError(
-                f"setting `{name}` is {shown(value)}, a relative path that Flower's processes would look up "
-                "elsewhere; give an absolute one, or use `protosphere run`, which resolves it."
+                f"setting `{name}` is {shown(value)}, a relative path, which Flower's processes would look up in "
+                "another folder; give an absolute one, or use `protosphere run`, which resolves it."
             )
 
 

@@ -45,7 +45,7 @@ def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[
     """
     holders = {partition: labels[0] for partition, labels in sorted(labels_by_partition.items()) if len(labels) == 1}
     if len(names) == 1:
-        return f"all data belong to {class_word(0, names)}: every answer is right, so accuracy means nothing"
+        return f"all data belong to {class_word(0, names)}: every prediction is correct, so accuracy means nothing"
     if not holders:
         return ""
     class_labels = cut_apart([names[label] for label in holders.values()], LONGEST_NAME)[:MOST_CLIENTS]
@@ -53,8 +53,8 @@ def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[
     items += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
     subject = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
     return (
-        f"{subject} only one class ({', '.join(items)}): always answering it is right, so its 100 % accuracy means "
-        "nothing and raises the mean"
+        f"{subject} only one class ({', '.join(items)}): always predicting it is correct, so an accuracy of 100 % "
+        "means nothing there and raises the mean"
     )
 
 

@@ -51,8 +51,8 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
         check_model(name)
     folder = folder or results_root(settings.results_dir)
     # results are also stored there, unless another folder is set
-    refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
-    refuse_unwritable(folder, "results folder", "give --results a folder of yours")
+    refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a writable folder")
+    refuse_unwritable(folder, "results folder", "set --results to a writable folder")
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     axes = 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1

@@ -146,9 +146,8 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
     """
     if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
         raise SettingError(
-            f"setting `alpha` is {shown(above['alpha'])}, but the samples are divided by a partition table, which has "
-            "none; set "
-            '`partition` to "dirichlet" with it.'
+            f"setting `alpha` is {shown(above['alpha'])}, but a partition table divides the samples, and `alpha` has "
+            'no effect; also set `partition` to "dirichlet".'
         )
     merged = dict(below)
     if "partition" in above:
@@ -241,7 +240,7 @@ def _absolute_data(dataset: str) -> str:
     comma = next((item for item in paths if "," in item), "")
     if len(paths) > 1 and comma:
         raise SettingError(
-            f"setting `dataset` lists {shown(comma)}, whose comma would part it in the list; rename that folder."
+            f"setting `dataset` lists {shown(comma)}, whose comma would split it in the list; rename that folder."
         )
     return ",".join(paths)
 

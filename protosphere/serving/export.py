@@ -116,7 +116,7 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
     """
     _refuse_format(output)
     if output.exists() and not force:
-        raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
+        raise SettingError(f"{output} exists already; give --force to replace it, or another --output.")
     rule_name = trained.chosen(rule)
     program = Program(trained, rule_name).eval().requires_grad_(False)
     metadata = json.dumps(_metadata(trained, rule_name), indent=2)
@@ -144,7 +144,7 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
 def _refuse_format(output: Path) -> None:
     """Refuse a file name without a known suffix, and a format whose packages are missing."""
     if output.suffix not in FORMATS:
-        raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which says what is in it; name it so.")
+        raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which decides the format; rename it.")
     for package in ("onnx", "onnxscript") if output.suffix == ".onnx" else ():
         try:
             importlib.import_module(package)
@@ -187,8 +187,8 @@ def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> by
 def _numbers(trained: Trained) -> InputTransform:
     if not isinstance(trained.transform, InputTransform):
         raise SettingError(
-            f"this client's model {trained.model!r} reads texts, whose tokenizer no program holds; use `protosphere "
-            "predict` on them."
+            f"this client's model {trained.model!r} reads texts, and an exported program contains no tokenizer; use "
+            "`protosphere predict` instead."
         )
     return trained.transform
 

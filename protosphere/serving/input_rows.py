@@ -97,7 +97,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
         lacking = [name for name in names if name not in column_names]
         if lacking:
             raise SettingError(
-                f"{path} lacks {_columns(lacking)}, by which this client was trained; it has {_columns(column_names)}: "
+                f"{path} lacks {_columns(lacking)}, on which this client was trained; it has {_columns(column_names)}: "
                 "add what is missing."
             )
         table = read_columns(path, [*names, *([label] if label else [])])
@@ -144,7 +144,7 @@ def encoded(
     )
     for column in schema:
         if column.name not in table.column_names:
-            raise DataError(f"the rows lack the column {column.name!r}, by which this client was trained: add it.")
+            raise DataError(f"the rows lack the column {column.name!r}, on which this client was trained: add it.")
         cells = table.column(column.name)
         try:
             part, wrong = column.encode(cells)
@@ -164,7 +164,7 @@ def encoded(
 
 
 def _describe_training(what: str) -> str:
-    return "no training sample lacked one" if what == NOTHING else "training samples had finite numbers"
+    return "no training sample has a missing value there" if what == NOTHING else "training samples had finite numbers"
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -165,8 +165,8 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     notices = []
     if state.prototypes is None and run.settings.evaluate_every != 1:
         notices.append(
-            f"No evaluation followed on round {made_in} (`evaluate-every` is {run.settings.evaluate_every}), so it "
-            "left no prototypes: rules that need them cannot be applied before the run has gone on."
+            f"No evaluation followed on round {made_in} (`evaluate-every` is {run.settings.evaluate_every}), so there "
+            "are no prototypes yet: rules that need them are available after the next evaluation."
         )
     lay_out(objective, state, received, place)
     state.module.eval()
@@ -262,7 +262,7 @@ def _refuse_unfit(trained: Trained, sources: Sequence[Input]) -> None:
     if trained.tokens is None and any(isinstance(source, str) for source in sources):
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
     if not sources:
-        raise SettingError("there is nothing to classify; name a file at least.")
+        raise SettingError("there is nothing to classify; name at least one file.")
 
 
 def _answers_of(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterator[Answer]:

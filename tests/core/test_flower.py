@@ -29,7 +29,7 @@ def test_a_version_says_what_supernodes_speak_or_was_never_tried(version, transp
     if transport:
         assert flower.fleet_transport() == transport
     else:
-        with pytest.raises(flower.UntriedFlowerError, match=f"^Flower {version} was not tried with this Protosphere"):
+        with pytest.raises(flower.UntriedFlowerError, match=f"^Flower {version} was not tested with this version"):
             flower.fleet_transport()
 
 

@@ -222,7 +222,7 @@ OF_SUPERLINKS = [
         ("superlink.sh", ("--credentials", "."), {}, "./ca.crt cannot be read; make it with deploy/"),
         ("superlink.sh", ("--insecure",), {"HOME": None, "PROTOSPHERE_HOME": None}, "give --state FOLDER"),
         ("supernode.sh", OPEN_NODE, {"PATH": "/usr/bin:/bin"}, "there is no flower-supernode in "),
-        ("superlink.sh", ("--insecure",), {"flower": "1.38.0"}, "Flower 1.38.0 was not tried with this Protosphere"),
+        ("superlink.sh", ("--insecure",), {"flower": "1.38.0"}, "Flower 1.38.0 was not tested with this version"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(name, arguments, changed, words, script):

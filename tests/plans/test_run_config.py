@@ -93,9 +93,7 @@ def test_the_authors_table_is_that_of_the_methods_page():
 def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
-    with pytest.raises(
-        SettingError, match=r"^setting `alpha` is 0.5, but the samples are divided by a partition table"
-    ):
+    with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but a partition table divides the samples"):
         plan(["alpha=0.5"], preset="protonorm-cifar10")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
 
@@ -143,7 +141,9 @@ def test_folders_with_commas(tmp_path, monkeypatch):
     config = plan(['dataset="./in, out/one" partition="iid" min-samples=1'], clients=2).run_config
     assert config["dataset"] == str(tmp_path / "in, out" / "one")
     monkeypatch.chdir(tmp_path / "in, out")
-    with pytest.raises(SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would part it in the list"):
+    with pytest.raises(
+        SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would split it in the list"
+    ):
         plan(['dataset="./one,digits"'])
     with pytest.raises(DataError, match="a list with an empty item"):
         plan(['dataset="./one,,digits"'])

@@ -114,7 +114,7 @@ def test_its_settings_are_known_and_refused_like_ours(project: Path, strategy: s
     ("content", "words"),
     [
         (None, "cannot be read (No such file"),
-        ("METHOD = 3\n", "is a int and no Method"),
+        ("METHOD = 3\n", "is a int and not a Method"),
         ("x = (\n", "SyntaxError"),
         ("OTHER = 1\n", "bad.py:NAME."),
         ("import os\n\nos.none_such\n", "AttributeError: module 'os' has no attribute 'none_such' (line 3)"),

@@ -166,15 +166,15 @@ def resized(name, *shape):
 
 UNFIT = {
     "ranks that differ": (resized("a/left", 6, 2), "tensor `a` have ranks 2 and 1"),
-    "a matrix of other rows": (resized("a/left", 5, 1), r"tensor `a` make one of another shape than \(6, 40\)"),
+    "a matrix of other rows": (resized("a/left", 5, 1), r"tensor `a` give a shape other than \(6, 40\)"),
     "as many values in another shape": (
         lambda factors: factors | {"a/left": torch.ones(5, 1), "a/right": torch.ones(1, 48)},
-        "tensor `a` make one of another shape",
+        "tensor `a` give a shape other",
     ),
-    "a small tensor of fewer values": (resized("bias", 4), "tensor `bias` make one of another shape"),
+    "a small tensor of fewer values": (resized("bias", 4), "tensor `bias` give a shape other"),
     "no second factor": (
         lambda factors: {name: tensor for name, tensor in factors.items() if name != "conv/right"},
-        "of other tensors than the student has",
+        "tensors that the student does not have",
     ),
 }
 

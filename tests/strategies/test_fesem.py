@@ -76,7 +76,7 @@ def test_there_are_no_more_centres_than_clients():
     server, objective = met(clusters=3, clients=2)
     outcome = server.aggregate({p: upload(objective, 10.0 * p) for p in range(2)}, {}, 1)
     assert sorted(values(outcome)) == [0.0, 10.0]
-    assert "`fesem.clusters` is 3, but there are 2 clients" in server.notices[0]
+    assert "`fesem.clusters` is 3, but there are only 2 clients" in server.notices[0]
     assert met(clusters=2, clients=2)[0].notices == ()
 
 

@@ -54,7 +54,7 @@ def test_a_client_with_another_part_than_the_server_s_is_refused_by_its_layout(s
 def test_a_client_with_another_companion_is_refused(strategy):
     settings = ASKED[strategy] | {"models": "tiny_perceptron"}
     meet(settings)
-    with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
+    with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has a companion with other tensors"):
         meet(settings, wider("companion"))
 
 

@@ -46,7 +46,7 @@ CONTRADICTIONS = [
         for more in ({"gfpl.dual-classifier": False}, {"gfpl.dot-weight": 0.0})
     ),
     *(
-        ({"strategy": name, setting: value, "tinyproto.scaling": False}, [f"`{setting}` {word} scales nothing"])
+        ({"strategy": name, setting: value, "tinyproto.scaling": False}, [f"`{setting}` {word} has no effect"])
         for name in ("tinyproto-fp", "tinyproto-ft")
         for setting, value, word in (("tinyproto.mu", 0.01, "0.01"), ("tinyproto.sum", True, "true"))
     ),
