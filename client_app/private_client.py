@@ -57,15 +57,15 @@ def private_spec(settings: Settings, spec: DataSpec, has_own_data: bool, simulat
         return spec
     if settings.privacy_unit == "row" and spec.columns.group:
         raise PrivacyError(
-            'its samples come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
-            "out."
+            'its samples come in groups, which stay together in splits; set `privacy-unit` to "group", or remove '
+            "`group-column`."
         )
     if spec.code is not None:
-        raise PrivacyError("its samples come from code of its own; under `privacy` give --data a folder or a file.")
+        raise PrivacyError("its samples come from its own code; under `privacy` give --data a folder or a file.")
     if settings.max_samples:
         raise PrivacyError(
-            f"setting `max-samples` is {settings.max_samples}, which would let one sample push another out; under "
-            "`privacy` a site's own data need 0."
+            f"setting `max-samples` is {settings.max_samples}, so that adding one sample could exclude another; under "
+            "`privacy`, a site's own data need 0."
         )
     return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
 
@@ -233,7 +233,7 @@ class PrivateClient(Client):
                 file.truncate(file.read().rfind(b"\n") + 1)
                 file.write(json.dumps(line).encode() + b"\n")
         except OSError as error:
-            log.error("the figures in %s cannot be written: %s", folder, error)
+            log.error("the metrics in %s cannot be written: %s", folder, error)
 
 
 def _read_limit(node: NodeConfig) -> Limit | None:

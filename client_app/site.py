@@ -107,8 +107,7 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
         )
     if plugins.is_plugin(settings.dataset) and not text(node, "data-path"):
         raise SettingError(
-            "the run's `dataset` is somebody's own code, and no run names code of this site; start its SuperNode with "
-            "--data."
+            "the run's `dataset` is a user's code, and no run names code of this site; start its SuperNode with --data."
         )
 
 

@@ -126,12 +126,12 @@ class Store:
             lock.acquire()
         except Timeout:
             raise StoreError(
-                f"another process of this site still works on {self.folder}; end it, or wait until it has."
+                f"another process of this site still uses {self.folder}; end it, or wait until it has ended."
             ) from None
         except OSError as error:
             raise StoreError(
                 f"{self.folder} cannot be written ({error.strerror}); free space there, or set PROTOSPHERE_HOME to a "
-                "folder of yours."
+                "writable folder."
             ) from None
         try:
             yield
@@ -343,7 +343,7 @@ class Store:
             return []
         except OSError as error:
             raise StoreError(
-                f"{self.folder} cannot be read ({error.strerror}); give it back to the user who runs this, or set "
+                f"{self.folder} cannot be read ({error.strerror}); make it readable for the user who runs this, or set "
                 "PROTOSPHERE_HOME to a writable folder.",
             ) from None
 

@@ -121,7 +121,7 @@ def build(
             network = make()
             if not isinstance(network, nn.Module):
                 kind = type(network).__name__
-                raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
+                raise ModelError(f"it returns a {kind}; let it return a SplitModel or another torch module.")
             _refuse_other_types(network)
             if not isinstance(network, SplitModel):
                 pools = name.endswith(POOLED)
@@ -229,8 +229,8 @@ def _refuse_other_types(network: nn.Module) -> None:
     if types:
         name = str(types.pop()).removeprefix("torch.")
         raise ModelError(
-            f"its weights are {name}, but a client trains in float32; return the module as torch makes it, without "
-            '.half() or the like (on a GPU precision = "bf16" computes in bfloat16).'
+            f"its weights are {name}, but a client trains in float32; return the module in float32, without .half() or "
+            'similar calls (on a GPU precision = "bf16" computes in bfloat16).'
         )
 
 

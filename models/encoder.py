@@ -91,8 +91,8 @@ class Encoder:
         once, twice = self._encode_one(row), self._encode_one(row)
         if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
             raise ModelError(
-                f"the encoder {name!r} does not give the same for a sample twice, so a sample would not be bounded by "
-                "itself; take out what it counts, keeps or draws.",
+                f"the encoder {name!r} returns different features for the same sample, so the privacy of a sample "
+                "could not be bounded; remove random draws and state.",
             )
 
     @torch.no_grad()
@@ -176,7 +176,7 @@ def check_encoder(name: str) -> None:
         return
     if name not in (RANDOM, HANDCRAFTED) and not reads_text(name) and not plugins.is_plugin(name):
         raise ModelError(
-            f"the encoder {name!r} is none: give {', '.join(ABOUT)}, {RANDOM}, hf:<hub id or path> (as "
+            f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, hf:<hub id or path> (as "
             "hf:microsoft/resnet-50), package.module:callable or a file.",
         )
 

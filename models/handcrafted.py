@@ -109,7 +109,7 @@ class Fourier(nn.Module):
             TypeError: token ids.
         """
         if not x.is_floating_point():
-            raise TypeError("token ids are no numbers; hand-made features of texts there are none")
+            raise TypeError("there are no handcrafted features of texts")
         tamed = x.flatten(1).asinh()
         waves = (tamed @ self.directions.T + self.shifts).cos() * math.sqrt(2)
         return torch.cat([waves, tamed], dim=1)

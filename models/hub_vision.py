@@ -40,7 +40,8 @@ class HubVision(nn.Module):
         network = getattr(network, "vision_model", network)
         if getattr(network, "main_input_name", "") != "pixel_values":
             raise ModelError(
-                f"the encoder {name!r} takes no pictures, but inputs have the shape {input_shape}; give one of images.",
+                f"the encoder {name!r} does not take images, but inputs have the shape {input_shape}; give an "
+                "image encoder.",
             )
         if isinstance(getattr(network, "pooler", None), nn.Module):
             # the pooler works on the hidden states and is often untrained
@@ -76,5 +77,5 @@ def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
     if isinstance(side, int) and side > 0:
         return side, side
     raise ModelError(
-        f"the image processor of {name!r} says no size; set `size` in its preprocessor_config.json.",
+        f"the image processor of {name!r} has no image size; set `size` in its preprocessor_config.json.",
     )

@@ -82,14 +82,14 @@ def split(
         )
     if shape[1] == num_classes:
         log.warning(
-            "warning: a model's output has as many values as there are classes (%d): if these are logits, give the "
-            "layer before them, for they are taken for the backbone's features",
+            "warning: a model's output has as many values as there are classes (%d): they are used as the backbone's "
+            "features; if they are logits, return the layer before them",
             num_classes,
         )
     if pools and shape[1] < feature_dim:
         raise ModelError(
-            f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}; lower that, or leave {POOLED} "
-            "out of the name"
+            f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}; lower that, or remove {POOLED} "
+            "from the name"
         )
     layers["projection"] = nn.AdaptiveAvgPool1d(feature_dim) if pools else nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
@@ -153,5 +153,5 @@ def probe(
     finally:
         module.train(training)
     if not isinstance(output, Tensor):
-        raise ModelError(f"it gives a {type(output).__name__}; let it return one tensor, the features alone.")
+        raise ModelError(f"it returns a {type(output).__name__}; let it return one tensor, the features.")
     return tuple(output.shape)

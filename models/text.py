@@ -273,7 +273,7 @@ def pretrained(reference: EncoderName) -> nn.Module:
         )
     if getattr(encoder.config, "is_encoder_decoder", False):
         raise ModelError(
-            f"{reference.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT.",
+            f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.",
         )
     network: nn.Module = encoder.float()
     return network

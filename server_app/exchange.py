@@ -32,7 +32,7 @@ from protosphere.wire.sizes import bytes_by_part
 
 POLL = (0.02, 0.5)  # seconds between two pulls: they grow from the first to the second
 LATE = "no reply in time"
-UNSENT = "Flower took no message for its node: the SuperNode has left"
+UNSENT = "Flower accepted no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 400  # characters
 LONGEST_WORDS = 350  # of which may be a client's own text
 LONGEST_REFUSAL = 1000  # for errors of our own workers, which contain paths
@@ -221,9 +221,9 @@ def _refuse_worker_error(message: Message, partition: int, round_number: int) ->
         # before the untrained models are evaluated, there is no checkpoint
         verb = "Resume" if round_number > 0 else "Start"
         raise RunError(
-            f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the "
-            f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--on workers:N`, or over "
-            "Flower `--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
+            f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the simulation "
+            f"cannot replace it. {verb} the run with fewer clients at a time (`--on workers:N`, or over Flower "
+            "`--cpus-per-client`), or, if a node of a Ray cluster has failed, on the remaining ones."
         )
     sentence = f"{client_word(partition)} says: {_quote(partition, message.error.reason or '', LONGEST_REFUSAL)}"
     if code == OTHER_HOME:

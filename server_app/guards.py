@@ -77,6 +77,6 @@ def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
     for number in (rounds, settings.rounds) if run.method.fixed_rounds else ():
         if number != planned:
             raise SettingError(
-                f"setting `rounds` is {number}, but the run was started for {planned}, and what `{settings.strategy}` "
-                "does in a round depends on that; give the old value, or start again."
+                f"setting `rounds` is {number}, but the run was started for {planned}, and the rounds of "
+                f"`{settings.strategy}` depend on that number; give the old value, or start a new run."
             )

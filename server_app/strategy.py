@@ -248,7 +248,7 @@ class PrototypeStrategy(Strategy):
         elif settings.resume:
             roster.resume()
         if not roster.nodes:
-            raise RosterError("no client is there from the start; let at least one join before round 1.")
+            raise RosterError("no client is present at the start; at least one must join before round 1.")
         self.believed = believed_clients(roster, self.half, settings)
         self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
         if roster.is_open:

@@ -238,8 +238,8 @@ class SuperLink:
         if not has_succeeded(answer):
             reason = obstacle(self._name) or refusal(answer) or "no answer"
             raise FlowerError(
-                f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what "
-                "to do."
+                f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md "
+                "describes the setup."
             )
 
     def _start_own(self) -> None:
@@ -326,7 +326,7 @@ class SuperLink:
         if self.is_simulation:
             raise FlowerError("Flower's SuperLink ended, or stopped answering, in the middle of the run.")
         raise FlowerError(
-            f"the log of the run ended, and its status is {status}. If only this connection broke, the run goes on: "
+            f"the log of the run ended, and its status is {status}. If only this connection broke, the run continues: "
             f"`flwr log {self.flower_run} {self._name}` follows it, `flwr stop {self.flower_run} {self._name}` ends "
             "it. Otherwise it is lost except for its last checkpoint: resume it if the log shows a finished round."
         )

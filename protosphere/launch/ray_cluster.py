@@ -74,7 +74,9 @@ def nodes_at(address: str) -> list[Node]:
     """
     address = cluster_address(address)
     if not re.fullmatch(r"[^/]+:\d+", address):
-        raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")
+        raise SettingError(
+            f"--on is 'ray:{address}', but ray: must be followed by the HOST:PORT of `ray start --head`."
+        )
     try:
         # Ray itself takes a minute to report this
         host, _, port = address.rpartition(":")

@@ -104,8 +104,8 @@ def _cosine_logits(features: Tensor, prototypes: Tensor, present: Tensor, temper
     """(n, K) in the prototypes' dtype; absent classes are as low as it goes, since a row of -inf alone gives NaN."""
     if not temperature > 0:
         raise ValueError(
-            f"The temperature of the prototype logits is {temperature}; it must be above 0, "
-            "and who wants no such term leaves it out of the loss."
+            f"The temperature of the prototype logits is {temperature}; it must be above 0; to disable the term, "
+            "remove it from the loss."
         )
     cosines = (features.to(prototypes.dtype) @ prototypes.T).to(prototypes.dtype)
     return (cosines / temperature).masked_fill(~present, torch.finfo(prototypes.dtype).min)

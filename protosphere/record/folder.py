@@ -99,8 +99,8 @@ class RunFolder:
         folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
         if not is_run_name(folder.name):
             raise SettingError(
-                f"cannot resume {folder.path}: clients keep their models under the folder's name, which is no plain "
-                "one; rename it back."
+                f"cannot resume {folder.path}: clients keep their models under the folder's name, which is not a valid "
+                "run name; rename it back."
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
@@ -172,7 +172,7 @@ class RunFolder:
         if resume == "latest" and rounds == finished and (self.path / "summary.json").exists():
             raise SettingError(
                 f"the newest run, {self.path}, has finished round {rounds} of {rounds}, so there is nothing to resume; "
-                "set more `rounds` to go on with it, or name an earlier run."
+                "set more `rounds` to continue it, or name an earlier run."
             )
         if rounds < finished:
             raise SettingError(
@@ -345,8 +345,8 @@ class RunFolder:
             raise SettingError(f"the checkpoint {path} cannot be read ({error}); start a new run.") from None
         if run != self.name:
             raise SettingError(
-                f"cannot resume {self.path}: it was called {run} when it was cut, and its clients keep their models "
-                "under that name; rename it back."
+                f"cannot resume {self.path}: its name was {run} when it was interrupted, and its clients keep their "
+                "models under that name; rename it back."
             )
         return tensors, meta
 
@@ -401,8 +401,8 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
         if resumes and runs and runs[-1:] != runs_with_rounds[-1:]:
             earlier = f", or resume an earlier run: {runs_with_rounds[-1].name}" if runs_with_rounds else ""
             raise SettingError(
-                f'setting `resume` is "latest", but of the newest run, {runs[-1]}, no round was finished; start it '
-                f"anew{earlier}."
+                f'setting `resume` is "latest", but the newest run, {runs[-1]}, has no finished round; start it '
+                f"again{earlier}."
             )
         if not runs_with_rounds:
             raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
@@ -415,8 +415,8 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
         return folder.resolve()
     if any((path / "comparison.json").exists() for path in (Path(os.path.expanduser(name)), root / name)):
         raise SettingError(
-            f"setting `resume` is {shown(name)}, but this is a comparison, which `protosphere compare --resume` goes "
-            "on with."
+            f"setting `resume` is {shown(name)}, but this is a comparison, which `protosphere compare --resume` "
+            "continues."
         )
     raise SettingError(
         f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "

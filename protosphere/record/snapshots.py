@@ -115,7 +115,7 @@ def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
         tensors, metadata = read_tensors(path)
         return tensors, {name: int(value) for name, value in metadata.items()}
     except (OSError, SafetensorError, ValueError) as error:
-        raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
+        raise SettingError(f"the prototypes in {path} cannot be read ({error}); remove the file.") from None
 
 
 def read_round(folder: Path, number: int) -> dict[str, Tensor]:

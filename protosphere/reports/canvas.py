@@ -131,9 +131,7 @@ class Plot(Figure):
         ending = target.suffix.removeprefix(".").lower()
         if ending not in FORMATS:
             endings = ", ".join(FORMATS)
-            raise SettingError(
-                f"the file {shown(str(path))} cannot be written: its name ends in another than {endings}."
-            )
+            raise SettingError(f"the file {shown(str(path))} cannot be written: its name must end in {endings}.")
         try:
             if ending in ("svg", "csv"):
                 target.write_text(svg(self) if ending == "svg" else self.csv, "utf-8")

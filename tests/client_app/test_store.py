@@ -166,7 +166,7 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(store_module.os, "listdir", refused)
-    with pytest.raises(StoreError, match=r"a-run/3 cannot be read \(Permission denied\); give it back"):
+    with pytest.raises(StoreError, match=r"a-run/3 cannot be read \(Permission denied\); make it readable"):
         store.newest_before(2)
 
 
@@ -201,7 +201,7 @@ def test_two_processes_of_a_site_never_share_a_store(store):
     other = fork.Process(target=hold, args=(held,))
     other.start()
     assert held.wait(PATIENCE)
-    with pytest.raises(StoreError, match="another process of this site still works on"), store.lock(0.1):
+    with pytest.raises(StoreError, match="another process of this site still uses"), store.lock(0.1):
         pytest.fail("both hold it")
     # it dies in the middle
     other.kill()

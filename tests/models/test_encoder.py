@@ -197,7 +197,7 @@ def test_an_encoder_of_pictures_that_is_none_or_not_whole_is_refused(hub, tmp_pa
     (place / "preprocessor_config.json").write_bytes(processor)
     encoders = pytest.importorskip("tests.models.encoders")
     encoders.save_encoder(place)
-    with pytest.raises(ModelError, match="takes no pictures"):
+    with pytest.raises(ModelError, match="does not take images"):
         public_encoder(name, IMAGE, D)
 
 

@@ -256,7 +256,7 @@ SIZES = {"d_model": 32} | {f"{side}_{name}": n for side in ("encoder", "decoder"
         ("Bert", {}, "?trainable=5", (L,), "more than its 4 layers"),
         ("Albert", KINDS["Albert"], "?trainable=2", (L,), "share their weights"),
         ("Bert", {}, "", (3, 32, 32), "this data has images"),
-        ("Bart", SIZES, "", (L,), "an encoder with a decoder"),
+        ("Bart", SIZES, "", (L,), "an encoder-decoder model"),
         ("ViT", {"image_size": 16, "patch_size": 8}, "", (L,), "use a text encoder"),
     ],
 )

@@ -165,7 +165,7 @@ def test_latest_is_no_earlier_run_where_the_newest_has_finished_no_round_or_all(
     killed = create()
     os.utime(first.path / "settings.json", (NOON, NOON))
     text = refused(RunFolder.resume, settings(resume="latest"), CONFIG)
-    assert f"of the newest run, {killed.path}, no round was finished" in text
+    assert f"the newest run, {killed.path}, has no finished round" in text
     assert text.endswith(f"or resume an earlier run: {first.name}.")
     assert "no checkpoint" in refused(resume, killed)
     # what is only read is the newest run with results
