@@ -140,7 +140,7 @@ def test_a_method_is_an_object_or_one_of_its_halves():
         ({"strategy": 3}, "a method is a name, a Method"),
         ({"strategy": nn.Linear}, "`strategy` is the class Linear"),
         ({"models": [3]}, "`models` has an object of type int"),
-        ({"models": lambda: 3}, "it gives a int"),
+        ({"models": lambda: 3}, "it returns a int"),
         ({"models": lambda: nn.Flatten(), "workers": 2}, "put it into a file"),
         ({"dataset": TensorDataset(torch.rand(4, 3), torch.rand(4))}, "fails at item 0 .*no whole number"),
         ({"dataset": (Images(["L"]), 3)}, "is given a int"),
