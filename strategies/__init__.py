@@ -24,7 +24,7 @@ from protosphere.strategies.release import (
     refuse_unreleasable,
     under_release,
 )
-from protosphere.strategies.user_method import refuse_former_members
+from protosphere.strategies.user_method import refuse_unread_members
 
 if __name__ == "strategies":
     raise ImportError(
@@ -118,7 +118,7 @@ def load_method(name: str) -> Method:
                 "docs/adding-a-method.md shows one.",
             )
         try:
-            refuse_former_members(plugin)
+            refuse_unread_members(plugin)
         except MethodError as error:
             raise SettingError(f"setting `strategy` is {shown(name)}, but {error}") from None
         return _with_settings_of_halves(plugin)

@@ -32,40 +32,20 @@ FAILED = 101  # beyond Flower's own error codes: a client's answer if its method
 # errors of the machine, not of the method
 TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
 CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
+# member -> the base class that a server half must derive from to have it
+BASES = {"contradiction": CheckedServer, "expand": SparseServer}
 
 
-# former members of the contract -> their replacement
-FORMER_MEMBERS = {
-    "released": "under `privacy` `upload` gets a state that holds the release",
-    "norm_scale": "`sums` and `factor` of a Part say how long vectors may be",
-    "added_modules": "parameters are counted before `build`",
-    "of_features": "a Method has `uploads_features`",
-    "of_prototypes": "a Method has `reads_prototypes`",
-    "ignored_settings": "a Method has `ignored_settings`, a function of the options",
-}
-FORMER_OF_CLIENTS = {
-    "logits": "`scores` may have the rule `classifier`, and a loss calls `state.module.classify(z)`",
-    "probabilities": "the ensemble takes those of the rule `classifier`",
-}
-FORMER_OF_SERVERS = {"notices": "`check` returns these sentences"}
-# member -> the base class that a half must derive from to have it
-BASE_OF_SERVERS = {"contradiction": CheckedServer, "expand": SparseServer}
-
-
-def refuse_former_members(method: Method) -> None:
-    """Refuse a method whose halves define members that are no longer called.
+def refuse_unread_members(method: Method) -> None:
+    """Refuse a server half with a member that is only called on halves of another base class.
 
     Raises:
-        MethodError: names the member and its replacement.
+        MethodError: names the member and the base class.
     """
-    former_of_servers = dict(FORMER_OF_SERVERS)
-    for name, base in BASE_OF_SERVERS.items():
-        if not issubclass(method.server, base):
-            former_of_servers[name] = f"a half that has it derives from {base.__name__}"
-    for half, former_members in ((method.objective, FORMER_OF_CLIENTS), (method.server, former_of_servers)):
-        for name, remedy in (FORMER_MEMBERS | former_members).items():
-            if hasattr(half, name):
-                raise MethodError(f"`{half.__name__}.{name}` is not read any more; {remedy}.")
+    for name, base in BASES.items():
+        if hasattr(method.server, name) and not issubclass(method.server, base):
+            half = method.server.__name__
+            raise MethodError(f"`{half}.{name}` is never called; derive {half} from {base.__name__}.")
 
 
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:
@@ -84,8 +64,6 @@ def in_method(error: Exception, strategy: str, method: Method) -> MethodError | 
     if not frames:
         return None
     text = " ".join(str(error).split())
-    if isinstance(error, AttributeError) and error.name in FORMER_OF_CLIENTS:
-        text += f"; {FORMER_OF_CLIENTS[error.name]}"
     reason = f"the method failed in `{frames[-1].name}` with {type(error).__name__}" + (f": {text}" if text else "")
     return MethodError(reason, frames[-1].filename, frames[-1].lineno or 0)
 

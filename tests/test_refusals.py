@@ -99,7 +99,11 @@ OF_COMMANDS = [
         ["--on", "ray:127.0.0.1:1"],
         "--on is ray:127.0.0.1:1, but this machine cannot join a Ray clu",
     ),
-    ("run", ["--on", "ray:ray://127.0.0.1:1"], "--on is 'ray:ray://127.0.0.1:1', but ray: must be followed by the HOST:PORT"),
+    (
+        "run",
+        ["--on", "ray:ray://127.0.0.1:1"],
+        "--on is 'ray:ray://127.0.0.1:1', but ray: must be followed by the HOST:PORT",
+    ),
     ("run", ["--on", "superlink:x", "--results", "out"], "`results-dir`"),
     ("run", ["--on", "superlink:x", "-c", 'dataset="../x"'], "`dataset`"),
     ("run", ["--on", "superlink:x", "-c", 'models="resnet"'], "resnet"),

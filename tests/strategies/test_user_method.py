@@ -40,11 +40,6 @@ WRONG = {
         'parts={"plain": plain, "more": plain}',
         "among which 'cross-entropy' is due",
     ),
-    "a former member": (
-        "plain = cross_entropy(state.module.classify(z), batch.labels)",
-        "plain = cross_entropy(self.logits(state, z), batch.labels)",
-        r"no attribute 'logits'; .* a loss calls `state.module.classify\(z\)`",
-    ),
     "features": ("features=z)", "features=z[:1])", r"a tensor of shape \(1, 64\) as `features`"),
     "phases": (
         "    def loss(",
@@ -141,28 +136,11 @@ def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> Non
         refuse_failing_method(replies(True, True), 4, 2)
 
 
-FORMER = """
-from protosphere import method as m
-
-class Half(m.{half}):
-    {name} = None
-
-METHOD = m.Method(**({{"server": m.ServerHalf, "objective": m.PullObjective}} | {{"{place}": Half}}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("half", "place", "name"),
-    [
-        ("PullObjective", "objective", "released"),
-        ("PullObjective", "objective", "logits"),
-        ("ServerHalf", "server", "ignored_settings"),
-        ("ServerHalf", "server", "notices"),
-        ("ServerHalf", "server", "expand"),
-        ("ServerHalf", "server", "contradiction"),
-    ],
-)
-def test_a_member_of_the_contract_as_it_was_is_refused_by_its_name(tmp_path, half, place, name):
-    (tmp_path / "mine.py").write_text(FORMER.format(half=half, place=place, name=name))
-    with pytest.raises(SettingError, match=rf"mine.py.*`Half.{name}` is not read any more; "):
+@pytest.mark.parametrize("name", ["expand", "contradiction"])
+def test_a_member_that_is_never_called_is_refused_by_its_name(tmp_path, name):
+    (tmp_path / "mine.py").write_text(
+        f"from protosphere import method as m\n\nclass Half(m.ServerHalf):\n    {name} = None\n\n"
+        "METHOD = m.Method(server=Half, objective=m.PullObjective)\n"
+    )
+    with pytest.raises(SettingError, match=rf"mine.py.*`Half.{name}` is never called; derive Half from "):
         load_method(str(tmp_path / "mine.py"))
