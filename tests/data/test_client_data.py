@@ -14,10 +14,10 @@ from sklearn.datasets import load_digits
 from protosphere.core.errors import DataError
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels
-from protosphere.data.partition.assignment_file import read_assignment
-from protosphere.data.partition.row_hashes import content_hashes, occurs_once
+from protosphere.data.partition.assignment import assignment, cached_partition_labels, read_assignment
+from protosphere.data.partition.splits import content_hashes, occurs_once
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")

@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from protosphere.core.errors import DataError
+from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
-from protosphere.data.partition.assignment import DataSpec, assignment, name_of, open_data
+from protosphere.data.partition.assignment import assignment, name_of
+from protosphere.data.spec import DataSpec
 
 N = 60
 WARD = np.array([("Nord", "Süd", "=1", "west")[i % 7 % 4] for i in range(N)])

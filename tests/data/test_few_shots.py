@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.partition.assignment import DataSpec, assignment
-from protosphere.data.partition.few_shots import cells_of, few_shot_rows
+from protosphere.data.partition.assignment import assignment
+from protosphere.data.partition.few_shots import few_shots
 from protosphere.data.partition.partitioners import class_counts
+from protosphere.data.partition.units import Pool
+from protosphere.data.spec import DataSpec
 from tests.data.draws import alike, assert_distributed, disjoint, made
 
 NAMES, PLACES = tuple("abcdef"), ("photo", "sketch", "art")
@@ -21,8 +23,10 @@ USUAL = {"ways": 4, "ways_spread": 2, "shots": 6, "shots_spread": 3}
 
 
 def deal(labels=LABELS, clients=20, seed=0, names=NAMES, domains=None, **settings):
-    places = () if domains is None else PLACES
-    return few_shot_rows(labels, clients, np.random.default_rng(seed), names, domains, places, **USUAL | settings)
+    about = {} if domains is None else {"domains": domains, "domain_names": PLACES}
+    spec = DataSpec("made", clients, "mixed" if about else "way-shot", **USUAL | settings)
+    pool = Pool.of(made(labels, class_names=names, **about), np.arange(len(labels)))
+    return few_shots(pool, spec, np.random.default_rng(seed))
 
 
 def drawn(seeds=60, **settings):
@@ -33,8 +37,7 @@ def drawn(seeds=60, **settings):
 def drawn_by_domain(seeds=60, **settings):
     """(seeds · clients, domains, classes): rows of each that each client got."""
     tables = [
-        class_counts(cells_of(LABELS, DOMAINS, 6), deal(domains=DOMAINS, seed=seed, **settings), 18).reshape(-1, 3, 6)
-        for seed in range(seeds)
+        class_counts(CELLS, deal(domains=DOMAINS, seed=seed, **settings), 18).reshape(-1, 3, 6) for seed in range(seeds)
     ]
     return np.concatenate(tables)
 

@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.independent_rows import usable
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.forms.labels import read_keys
+from protosphere.data.partition.assignment import assignment
+from protosphere.data.spec import DataSpec
 from tests.data.conftest import deep_colours
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "report.png"
@@ -127,30 +129,36 @@ def test_a_line_of_another_number_of_fields_moves_no_other(tmp_path):
     assert read(tmp_path / "odd") == read(tmp_path / "good") == [("a", 0), ("b", 1)]
 
 
+def labels_of(labels, names, are_positions=False, groups=None):
+    """The class numbers of the usable rows."""
+    parts = {"label": [pa.chunked_array([labels])], "group": [] if groups is None else [pa.chunked_array([groups])]}
+    columns = Columns(group="group" if groups is not None else "")
+    keys = read_keys("made", parts, "label", columns, names, 9, are_positions=are_positions, alone=True)
+    return keys.labels[keys.are_usable].tolist()
+
+
 @pytest.mark.parametrize("kind", [str, int, float])
 def test_grades_are_names_in_any_type(kind):
-    numbers = usable(pa.array(map(kind, (1, 2, 3, 0))), None, [1] * 4, bool, ("1", "2", "3"))
-    assert [part.tolist() for part in numbers] == [[0, 1, 2], [0, 1, 2]]
+    assert labels_of(pa.array(map(kind, (1, 2, 3, 0))), ("1", "2", "3")) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("names", "labels", "are_positions", "expected"),
     [
-        ("0 1 2 a b", [0, 1, 4, "x"], False, [0, 1, 4]),
+        ("0 1 2 a b", ["0", "1", "4", "x"], False, [0, 1, 4]),
         ("1 2 3", [0, 1, 2], True, [0, 1, 2]),
         ("2.0 2.5 3.0", ["2.0", "2.5", "3.0"], False, [0, 1, 2]),
         ("no yes", ["01", "1", "1.0"], False, [1, 1]),
     ],
 )
 def test_labels_of_single_rows_are_those_of_whole_columns(names, labels, are_positions, expected):
-    cells = [pa.scalar(label) for label in labels]
-    assert usable(cells, None, [1] * len(labels), bool, tuple(names.split()), are_positions)[1].tolist() == expected
+    assert labels_of(pa.array(labels), tuple(names.split()), are_positions) == expected
 
 
 @pytest.mark.parametrize("odd", [None, 1.5, float("inf"), float("nan"), 1e300])
 def test_a_group_that_is_none_moves_no_other(odd):
     groups = pa.array([1.0, odd, 2.0], from_pandas=False)
-    assert usable(pa.array([0, 0, 0]), groups, [1] * 3, bool, ("a",))[0].tolist() == [0, 2]
+    assert labels_of(pa.array([0, 1, 0]), ("a", "b"), groups=groups) == [0, 0]
 
 
 SCHEMA = '{"columns": [{"name": "age", "kind": "number"}, {"name": "job", "kind": "category", "values": ["cook"]}]}'

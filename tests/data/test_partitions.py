@@ -12,10 +12,14 @@ import pytest
 from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
 from protosphere.core.errors import DataError
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
-from protosphere.data.partition.groups import Units
-from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows, split_rows
-from protosphere.data.partition.table import table_rows
+from protosphere.data.decode import open_data
+from protosphere.data.partition import partitioners
+from protosphere.data.partition.assignment import assignment
+from protosphere.data.partition.partitioners import class_counts, deal_in_proportion
+from protosphere.data.partition.splits import stratified_split
+from protosphere.data.partition.table import divide_by_table
+from protosphere.data.partition.units import Pool
+from protosphere.data.spec import DataSpec
 from tests.data.draws import alike, disjoint, made
 
 LABELS = np.random.default_rng(7).integers(0, 10, 3000)
@@ -23,7 +27,8 @@ USUAL = {"alpha": 0.3, "self_balancing": False, "classes_per_client": 3, "min_sa
 
 
 def deal(scheme, labels=LABELS, clients=8, **settings):
-    return partition_rows(labels, clients, scheme, **USUAL | settings)
+    spec = DataSpec("made", clients, scheme, **USUAL | settings)
+    return partitioners.deal(spec, Pool.of(made(labels), np.arange(len(labels))))
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
@@ -128,8 +133,8 @@ def test_pathological_covers_more_classes_than_clients(clients, per_client, clas
     [
         ("iid", {"clients": 3001, "min_samples": 0}, "3001 clients need"),
         ("iid", {"clients": 301}, "min-samples = 10 each need at least 3010"),
-        ("pathological", {"classes_per_client": 11}, "between 1 and 10"),
-        ("pathological", {"classes_per_client": 2, "clients": 4}, "at most 8 of 10 classes"),
+        ("pathological", {"classes_per_client": 11}, "between 2, .* and 10"),
+        ("pathological", {"classes_per_client": 2, "clients": 4}, "between 3, .* leave samples to nobody"),
         ("pathological", {"min_samples": 375}, "classes-per-client = 3"),
     ],
 )
@@ -166,12 +171,12 @@ def test_split_is_the_largest_remainder_of_a_naive_loop(seed):
     counts = rng.integers(1, 30, rng.integers(1, 12))
     labels = rng.permutation(np.repeat(np.arange(counts.size), counts))
     shares = rng.choice([0.0, 0.1, 0.25, 0.4], 2)
-    parts = split_rows(labels, shares[0], shares[1], seed)
+    parts = stratified_split(labels, shares[0], shares[1], seed)
     assert disjoint(parts).tolist() == list(range(labels.size))
     held = class_counts(labels, parts, counts.size)
     assert (held[0] >= 1).all()
     assert held[1:].tolist() == naive_split_counts(counts.tolist(), *shares)
-    assert alike(parts, split_rows(labels, shares[0], shares[1], seed))
+    assert alike(parts, stratified_split(labels, shares[0], shares[1], seed))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,7 @@ def test_split_is_the_largest_remainder_of_a_naive_loop(seed):
     ],
 )
 def test_split_of_little_and_of_much(labels, shares, sizes):
-    assert [len(part) for part in split_rows(np.array(labels, dtype=np.int64), *shares, 5)] == sizes
+    assert [len(part) for part in stratified_split(np.array(labels, dtype=np.int64), *shares, 5)] == sizes
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -200,7 +205,7 @@ def test_official_test_rows_are_dealt_in_proportion_and_conserved(seed):
     # nobody holds the sixth class
     train_counts = np.hstack([train_counts, np.zeros((7, 1), dtype=int)])
     test_labels = rng.integers(0, 6, 333)
-    dealt = deal_test_rows(test_labels, train_counts, seed)
+    dealt = deal_in_proportion(test_labels, train_counts, seed)
     assert disjoint(dealt).tolist() == np.flatnonzero(test_labels < 5).tolist()
     given = class_counts(test_labels, dealt, 6)[:, :5]
     quota = train_counts[:, :5] / train_counts[:, :5].sum(axis=0) * np.bincount(test_labels)[:5]
@@ -217,14 +222,19 @@ IN_ORDER = 'client,cat,dog,"frog, green"\n0,3,0,5\n1,7,20,0\n'
 OTHER_ORDER = '\ufeffclient,dog,"frog, green",cat\r\n0,0,5,3\r\n1,20,0,7\r\n\r\n'
 
 
+def by_table(path, seed=0):
+    pool = Pool.of(made(FEW, class_names=NAMES), np.arange(len(FEW)))
+    return divide_by_table(pool, DataSpec("made", 2, partition_table=str(path)), np.random.default_rng(seed))
+
+
 @pytest.mark.parametrize("content", [IN_ORDER, OTHER_ORDER])
 def test_each_client_gets_what_the_table_counts_whatever_the_order_of_columns(tmp_path, content):
     path = tmp_path / "table.csv"
     path.write_text(content, "utf-8")
-    parts = table_rows(FEW, 2, np.random.default_rng(3), str(path), NAMES)
+    parts = by_table(path, 3)
     assert class_counts(FEW, parts, 3).tolist() == COUNTS.tolist()
     assert disjoint(parts).size == COUNTS.sum()
-    other = table_rows(FEW, 2, np.random.default_rng(4), str(path), NAMES)
+    other = by_table(path, 4)
     assert not alike(parts, other)
 
 
@@ -249,7 +259,7 @@ def test_a_table_that_does_not_fit_is_refused(content, word, tmp_path):
     if content is not None:
         (tmp_path / "table.csv").write_text(content, "latin-1")
     with pytest.raises(DataError, match=word):
-        table_rows(FEW, 2, np.random.default_rng(0), str(tmp_path / "table.csv"), NAMES)
+        by_table(tmp_path / "table.csv")
 
 
 def test_another_table_by_the_same_name_deals_anew(tmp_path):
@@ -273,19 +283,19 @@ def rows_with_groups(seed, rows=900, groups=250, classes=4):
 @pytest.mark.parametrize("seed", range(3))
 def test_units_are_those_of_a_loop(seed):
     labels, groups = rows_with_groups(seed, rows=60, groups=25)
-    units = Units.of(labels, groups)
+    units = Pool.of(made(labels, groups=groups), np.arange(60))
     first_seen = list(dict.fromkeys(groups.tolist()))
     assert len(units) == len(first_seen)
     for unit, group in enumerate(first_seen):
         held = [int(label) for label, other in zip(labels, groups, strict=True) if other == group]
         most = max(Counter(held).values())
         assert units.labels[unit] == min(label for label in held if held.count(label) == most)
-        assert units.rows(np.array([unit])).tolist() == [row for row in range(60) if groups[row] == group]
+        assert units.rows_of(np.array([unit])).tolist() == [row for row in range(60) if groups[row] == group]
     wanted = [row for row in range(60) if first_seen.index(groups[row]) in (9, 2, 5)]
-    assert units.rows(np.array([9, 2, 5])).tolist() == wanted
+    assert units.rows_of(np.array([9, 2, 5])).tolist() == wanted
     # one row less, and its unit is not whole any more
-    assert units.whole(np.array(wanted)).tolist() == [2, 5, 9]
-    assert units.whole(np.array(wanted[1:])).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[wanted[0]])})
+    assert units.whole_units(np.array(wanted)).tolist() == [2, 5, 9]
+    assert units.whole_units(np.array(wanted[1:])).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[wanted[0]])})
 
 
 def sides(who):

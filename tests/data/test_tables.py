@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -18,12 +19,12 @@ from PIL import Image
 
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.decode import Recipe, decode
-from protosphere.data.domains import open_all
+from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.sources import HUB
 from protosphere.data.forms.table_schema import Column, TableSchema
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition.assignment import assignment
+from protosphere.data.spec import DataSpec
 from tests.data.draws import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,10 +156,10 @@ def test_sites_agree_on_features_by_a_file(tmp_path):
     (root / "classes.txt").write_text("a\nb\nc\n")
     decoded(str(root), tmp_path / "cache")
     with pytest.raises(DataError, match=r"columns\.json"):
-        decode(Recipe(str(root), listed="tables"), tmp_path / "cache")
+        open_data(DataSpec(str(root), listed="tables"), tmp_path / "cache")
     TableSchema(SCHEMA).save(root / "columns.json")
     assert TableSchema.load(root / "columns.json").columns == SCHEMA
-    found = decode(Recipe(str(root), listed="tables"), tmp_path / "cache")
+    found = open_data(DataSpec(str(root), listed="tables"), tmp_path / "cache")
     assert np.array_equal(np.array(found.inputs), features(FRAME)[frame.index], equal_nan=True)
 
 
@@ -247,17 +248,19 @@ def test_labels_and_groups_are_no_features(read):
 def test_a_site_s_table_may_lack_classes(tmp_path, north, south):
     for name, labels in (("north", north), ("south", south)):
         put(tmp_path / f"{name}.csv", {"size": np.arange(N), "label": alternating(*labels)})
-    recipe = Recipe(f"{tmp_path}/north.csv,{tmp_path}/south.csv")
+    recipe = DataSpec(f"{tmp_path}/north.csv,{tmp_path}/south.csv")
     for classes in ("same", "union"):
-        assert open_all(recipe, tmp_path / "cache", classes).class_names == tuple(sorted({*north, *south}))
+        assert open_data(replace(recipe, classes=classes), tmp_path / "cache").class_names == tuple(
+            sorted({*north, *south})
+        )
 
 
 def test_a_classes_txt_beside_tables_settles_labels_that_no_two_share(tmp_path):
     for name, labels in (("north", ("0", "1")), ("south", ("ill", "well"))):
         put(tmp_path / f"{name}.csv", {"size": np.arange(N), "label": alternating(*labels)})
     (tmp_path / "classes.txt").write_text("0\n1\nill\nwell\n")
-    recipe = Recipe(f"{tmp_path}/north.csv,{tmp_path}/south.csv")
-    assert open_all(recipe, tmp_path / "cache").class_names == ("0", "1", "ill", "well")
+    recipe = DataSpec(f"{tmp_path}/north.csv,{tmp_path}/south.csv")
+    assert open_data(recipe, tmp_path / "cache").class_names == ("0", "1", "ill", "well")
 
 
 @pytest.mark.parametrize(("tested", "refused"), [(("Ill", "Well"), True), (("ill", "Well"), False)])

@@ -8,8 +8,9 @@ import torch
 from torch.utils.data import Dataset
 
 from protosphere.core.errors import CodeError, DataError
+from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
-from protosphere.data.partition.assignment import DataSpec, open_data
+from protosphere.data.spec import DataSpec
 from protosphere.data.user_code import own_code, read_items
 
 
