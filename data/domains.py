@@ -312,12 +312,15 @@ def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
     first = parts[0]
     names = dict.fromkeys(first.samples.class_names)
     for part in parts:
-        differing = sorted({*first.samples.class_names} ^ {*part.samples.class_names})
+        differing = []
+        for one, other in ((first, part), (part, first)):
+            lacking = [name for name in one.samples.class_names if name not in other.samples.class_names]
+            if lacking:
+                differing.append(f"only {one.name!r} has {', '.join(lacking)}")
         if differing and classes == "same":
             raise LabelsError(
-                f"domains {first.name!r} and {part.name!r} have different classes (only one has "
-                f"{', '.join(map(repr, differing))}): name them alike in each classes.txt, or set "
-                'classes = "union".'
+                f"domains {first.name!r} and {part.name!r} have different classes ({'; '.join(differing)}): name them "
+                'alike in each classes.txt, or set classes = "union".'
             )
         names |= dict.fromkeys(part.samples.class_names)
     return tuple(names)

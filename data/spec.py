@@ -1,6 +1,7 @@
 """The settings that decide every client's samples."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from protosphere.core.settings import Settings
 from protosphere.data.forms.columns import USUAL, Columns
@@ -60,7 +61,7 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     Args:
         code: whether the run's settings may name a callable; not for a site with samples of its own.
     """
-    values = {field.name: getattr(settings, field.name, None) for field in fields(DataSpec)}
+    values: dict[str, Any] = {field.name: getattr(settings, field.name, None) for field in fields(DataSpec)}
     values |= {
         "clients": clients,
         "shared_test_share": settings.shared_test_share if settings.ensemble_every else 0.0,

@@ -199,14 +199,19 @@ def read_keys(
         # stored numbers in their order, strings in the order of their letters
         are_strings = any(isinstance(value, str) for value in key.values)
         ordered = sorted(key.words, key=None if are_strings else int)
-        position = {word: number for number, word in enumerate(ordered)}
-        numbers[column] = key.number(lambda value, position=position: position.get(word_of(value)))
+        numbers[column] = key.number(_positions(ordered))
         if not alone:
             key.refuse(numbers[column], "group", "groups and sites are whole numbers or strings: write one of them")
         if column == columns.partition:
             site_names = tuple(ordered)
     groups, sites = numbers.get(columns.group), numbers.get(columns.partition)
     return Keys(labels, class_names, groups, sites, site_names, train_rows)
+
+
+def _positions(words: Sequence[str]) -> Callable[[Any], int | None]:
+    """The function from a value to the position of its word."""
+    position = {word: number for number, word in enumerate(words)}
+    return lambda value: position.get(word_of(value) or "")
 
 
 def number_by_first(values: np.ndarray) -> np.ndarray:

@@ -101,8 +101,8 @@ def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) 
     # what a client may not draw comes last
     ranks = np.where(allowed, places, cells).argsort(axis=1).argsort(axis=1)
     shots, spread = (spec.shots, spec.shots_spread) if spec.shots else (1, 0)
-    shots_by_client = rng.integers(max(1, shots - spread), shots + spread, clients, endpoint=True)
-    return np.where(ranks < ways[:, None], shots_by_client[:, None], 0)
+    shots_by_client: np.ndarray = rng.integers(max(1, shots - spread), shots + spread, (clients, 1), endpoint=True)
+    return np.where(ranks < ways[:, None], shots_by_client, 0)
 
 
 def _share_evenly(drew: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:

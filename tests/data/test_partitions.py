@@ -23,7 +23,7 @@ from protosphere.data.spec import DataSpec
 from tests.data.draws import alike, disjoint, made
 
 LABELS = np.random.default_rng(7).integers(0, 10, 3000)
-USUAL = {"alpha": 0.3, "self_balancing": False, "classes_per_client": 3, "min_samples": 10, "seed": 0}
+USUAL = {"alpha": 0.3, "classes_per_client": 3}
 
 
 def deal(scheme, labels=LABELS, clients=8, **settings):
@@ -49,18 +49,16 @@ def test_every_row_belongs_to_exactly_one_client_and_the_seed_alone_decides(sche
         assert 0.4 * LABELS.size < part.mean() < 0.6 * LABELS.size
 
 
-def dealt_by_the_library(scheme, labels, clients, *, alpha, self_balancing, min_samples, seed, **_):
+def dealt_by_the_library(scheme, clients, spec):
     """The first draw of flwr-datasets' partitioner over the same shuffle."""
-    rng = np.random.default_rng([seed, 0])
-    order = rng.permutation(labels.size)
-    usual = {"shuffle": False, "seed": int(rng.integers(2**31))}
-    partitioner = {
-        "iid": lambda: IidPartitioner(clients),
-        "dirichlet": lambda: DirichletPartitioner(
-            clients, "key", alpha, min_partition_size=min_samples, self_balancing=self_balancing, **usual
-        ),
-    }[scheme]()
-    partitioner.dataset = datasets.Dataset.from_dict({"row": order, "key": labels[order]})
+    rng = np.random.default_rng([spec.seed, 0])
+    order = rng.permutation(LABELS.size)
+    seed = int(rng.integers(2**31))
+    partitioner = IidPartitioner(clients)
+    if scheme == "dirichlet":
+        usual = {"min_partition_size": spec.min_samples, "self_balancing": spec.self_balancing}
+        partitioner = DirichletPartitioner(clients, "key", spec.alpha, shuffle=False, seed=seed, **usual)
+    partitioner.dataset = datasets.Dataset.from_dict({"row": order, "key": LABELS[order]})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [np.sort(partitioner.load_partition(client)["row"]) for client in range(clients)]
@@ -80,7 +78,7 @@ def dealt_by_the_library(scheme, labels, clients, *, alpha, self_balancing, min_
 )
 def test_rows_are_dealt_as_by_the_partitioners_of_flwr_datasets(scheme, clients, settings, seed):
     settings = USUAL | settings | {"seed": seed}
-    expected = dealt_by_the_library(scheme, LABELS, clients, **settings)
+    expected = dealt_by_the_library(scheme, clients, DataSpec("made", clients, scheme, **settings))
     assert alike(deal(scheme, clients=clients, **settings), expected)
 
 
@@ -121,8 +119,7 @@ def test_pathological_deals_blocks_of_classes_in_uneven_parts(classes, per_clien
 @pytest.mark.parametrize(("clients", "per_client", "classes"), [(4, 3, 10), (8, 5, 40)])
 def test_pathological_covers_more_classes_than_clients(clients, per_client, classes):
     labels = np.arange(1000) % classes
-    parts = deal("pathological", labels, clients, classes_per_client=per_client, min_samples=1)
-    counts = class_counts(labels, parts, classes)
+    counts = class_counts(labels, deal("pathological", labels, clients, classes_per_client=per_client), classes)
     assert counts.sum() == 1000
     assert ((counts > 0).sum(axis=1) <= per_client).all()
     assert (counts.sum(axis=0) > 0).all()
@@ -231,11 +228,10 @@ def by_table(path, seed=0):
 def test_each_client_gets_what_the_table_counts_whatever_the_order_of_columns(tmp_path, content):
     path = tmp_path / "table.csv"
     path.write_text(content, "utf-8")
-    parts = by_table(path, 3)
+    parts = by_table(path)
     assert class_counts(FEW, parts, 3).tolist() == COUNTS.tolist()
     assert disjoint(parts).size == COUNTS.sum()
-    other = by_table(path, 4)
-    assert not alike(parts, other)
+    assert not alike(parts, by_table(path, seed=4))
 
 
 HEAD = 'client,cat,dog,"frog, green"\n'
@@ -283,27 +279,18 @@ def rows_with_groups(seed, rows=900, groups=250, classes=4):
 @pytest.mark.parametrize("seed", range(3))
 def test_units_are_those_of_a_loop(seed):
     labels, groups = rows_with_groups(seed, rows=60, groups=25)
-    units = Pool.of(made(labels, groups=groups), np.arange(60))
+    pool = Pool.of(made(labels, groups=groups), np.arange(60))
     first_seen = list(dict.fromkeys(groups.tolist()))
-    assert len(units) == len(first_seen)
+    assert len(pool) == len(first_seen)
     for unit, group in enumerate(first_seen):
-        held = [int(label) for label, other in zip(labels, groups, strict=True) if other == group]
-        most = max(Counter(held).values())
-        assert units.labels[unit] == min(label for label in held if held.count(label) == most)
-        assert units.rows_of(np.array([unit])).tolist() == [row for row in range(60) if groups[row] == group]
-    wanted = [row for row in range(60) if first_seen.index(groups[row]) in (9, 2, 5)]
-    assert units.rows_of(np.array([9, 2, 5])).tolist() == wanted
+        counts = Counter(labels[groups == group].tolist())
+        assert pool.labels[unit] == min(label for label in counts if counts[label] == max(counts.values()))
+        assert pool.rows_of(np.array([unit])).tolist() == np.flatnonzero(groups == group).tolist()
+    rows = [row for row in range(60) if first_seen.index(groups[row]) in (9, 2, 5)]
+    assert pool.rows_of(np.array([9, 2, 5])).tolist() == rows
     # one row less, and its unit is not whole any more
-    assert units.whole_units(np.array(wanted)).tolist() == [2, 5, 9]
-    assert units.whole_units(np.array(wanted[1:])).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[wanted[0]])})
-
-
-def sides(who):
-    """Every part that must be apart from all others, by name."""
-    parts = {"shared": who.shared}
-    for name in ("train", "test", "validation"):
-        parts |= {f"{name} {client}": rows for client, rows in enumerate(getattr(who, name))}
-    return parts
+    assert pool.whole_units(np.array(rows)).tolist() == [2, 5, 9]
+    assert pool.whole_units(np.array(rows[1:])).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[rows[0]])})
 
 
 @pytest.mark.parametrize("split", ["pooled", "official"])
@@ -315,33 +302,28 @@ def test_no_group_is_on_two_sides_and_no_row_is_lost(tmp_path, scheme, seed, spl
         groups = np.where(np.arange(900) < 600, groups, groups + 10_000)
     spec = DataSpec("made", 5, scheme, alpha=1.0, min_samples=8, shared_test_share=0.2, seed=seed, split=split)
     who = assignment(spec, made(labels, groups=groups, train_rows=600), tmp_path)
+    sides = [who.shared, *who.test, *who.train, *who.validation]
     side_of = {}
-    for name, rows in sides(who).items():
+    for number, rows in enumerate(sides):
         for group in groups[rows].tolist():
-            assert side_of.setdefault(group, name) == name
+            assert side_of.setdefault(group, number) == number
         if split == "official" and rows.size:
-            assert (rows.min() >= 600) == name.startswith(("test", "shared"))
-    assert disjoint(list(sides(who).values())).tolist() == list(range(900))
+            assert (rows.min() >= 600) == (number < 6)
+    assert disjoint(sides).tolist() == list(range(900))
     # shares and min-samples count groups
-    assert min(np.unique(groups[own]).size for own in who.held) >= 8
+    assert min(np.unique(groups[rows]).size for rows in who.held) >= 8
     among = groups if split == "pooled" else groups[600:]
     assert np.unique(groups[who.shared]).size == round(0.2 * np.unique(among).size)
 
 
-def test_official_refuses_a_group_of_both_tables(tmp_path):
+def test_a_group_of_both_tables_is_refused_but_by_a_site_that_may_not_refuse(tmp_path):
+    """Under `privacy` no row decides on more than itself: the test rows of that group are left out."""
     data = made(np.array([0, 1, 0, 1, 0]), groups=np.array([5, 6, 7, 8, 6]), train_rows=3)
     spec = DataSpec("made", clients=1, min_samples=1, split="official")
     with pytest.raises(DataError, match=r"row 1 of the test table .* row 1 of the train table"):
         assignment(spec, data, tmp_path)
     assert assignment(replace(spec, split="pooled"), data, tmp_path).train
-
-
-def test_a_site_that_may_not_refuse_leaves_out_official_test_rows_of_trained_groups(tmp_path):
-    """Under `privacy` no row decides on more than itself."""
-    data = made(np.array([0, 1, 0, 1, 0]), groups=np.array([5, 6, 7, 8, 6]), train_rows=3)
-    spec = DataSpec("made", 1, split="official", secret="07" * 32)
-    found = assignment(spec, data, tmp_path, own=True)
-    assert found.test[0].tolist() == [3]
+    assert assignment(replace(spec, secret="07" * 32), data, tmp_path, own=True).test[0].tolist() == [3]
 
 
 def test_groups_count_where_too_few_are_asked_for(tmp_path):
