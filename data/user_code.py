@@ -75,8 +75,8 @@ def read_code(code: OwnCode) -> Samples:
     """The samples that a callable gives."""
     result = code()
     arrays = read_items(list(result) if isinstance(result, tuple) else [result], f"the data set {code.name!r} gives")
-    class_names = tuple(arrays.pop("classes", np.array([])).tolist())
-    return arrange(code.name, arrays, class_names)
+    # with its `classes`, in which labels are positions, whatever they are called
+    return arrange(code.name, arrays)
 
 
 def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:

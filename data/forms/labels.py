@@ -59,9 +59,9 @@ def word_of(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
         # one missing value makes floats of all numbers in a column
         value = int(value)
-    if isinstance(value, bool):
-        value = int(value)
-    if not isinstance(value, str | int):
+    if isinstance(value, int):
+        return str(int(value))
+    if not isinstance(value, str):
         return None
     word = unicodedata.normalize("NFC", str(value)).strip()
     return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word) or None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH = 1000  # rows in memory at once: images and texts are large
+_LARGE_BATCH = 100_000  # of numbers and labels, which are read as a whole
 _LONGEST_HEADER = 2**20  # bytes
 _BLOCK_BYTES = 2**24  # no row may be longer
 
@@ -29,13 +30,13 @@ class TablePart:
     """A piece of a table: a file, a split of the hub, or a folder of images.
 
     Attributes:
-        name: of the file, for messages. schema: its columns. batches: some columns, as tables of few rows.
+        name: of the file, for messages. schema: its columns. batches: some columns, as tables of so many rows at most.
         opens_files: whether the path of an image without bytes is read; it may be any file of this machine.
     """
 
     name: str
     schema: pyarrow.Schema
-    batches: Callable[[Sequence[str]], Iterator[pyarrow.Table]]
+    batches: Callable[[Sequence[str], int], Iterator[pyarrow.Table]]
     opens_files: bool = False
 
     @property
@@ -48,7 +49,7 @@ class TablePart:
         import pyarrow
 
         empty = pyarrow.schema([self.schema.field(name) for name in names]).empty_table()
-        return pyarrow.concat_tables([empty, *self.batches(names)])
+        return pyarrow.concat_tables([empty, *self.batches(names, _LARGE_BATCH)])
 
     def is_string(self, name: str) -> bool:
         """Whether a column holds strings."""
@@ -96,13 +97,13 @@ def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
         if names.count(name) > 1:
             raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
 
-    def batches(names: Sequence[str]) -> Iterator[pyarrow.Table]:
+    def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
         if path.suffix == ".csv":
             yield from _csv_batches(path, names, skips_ragged)
             return
         plain = pyarrow.schema([schema.field(name) for name in names])
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(BATCH, columns=list(names)):
+            for batch in file.iter_batches(rows, columns=list(names)):
                 yield pyarrow.Table.from_batches([batch]).select(names).cast(plain)
 
     return TablePart(path.name, schema, batches)

@@ -78,7 +78,7 @@ def _open_images(folder: Folder, paths: Sequence[Path]) -> TablePart:
     kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.binary())])
     columns = [pyarrow.array(images, kind), pyarrow.array(labels, pyarrow.int64())]
     table = pyarrow.table(columns, ["image", "label"])
-    return TablePart(folder.name, table.schema, lambda names: iter([table.select(names)]), opens_files=True)
+    return TablePart(folder.name, table.schema, lambda names, rows: iter([table.select(names)]), opens_files=True)
 
 
 def open_hub(hub_id: str, splits: Mapping[str, datasets.Dataset], train: str, test: str) -> TableSource:
@@ -87,8 +87,8 @@ def open_hub(hub_id: str, splits: Mapping[str, datasets.Dataset], train: str, te
     def open_split(name: str) -> TablePart:
         split = splits[name]
 
-        def batches(names: Sequence[str]) -> Iterator[pyarrow.Table]:
-            for batch in split.select_columns(list(names)).with_format("arrow").iter(BATCH):
+        def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
+            for batch in split.select_columns(list(names)).with_format("arrow").iter(rows):
                 yield batch.select(list(names))
 
         return TablePart(f"split {name}", split.features.arrow_schema, batches, opens_files=True)
@@ -266,7 +266,7 @@ def _cells(
     usable = keys.are_usable
     row = 0
     for part in parts:
-        for batch in part.batches([column]):
+        for batch in part.batches([column], BATCH):
             for cell in batch.column(0):
                 if usable[row]:
                     yield row, place_of(data_set, row, keys.train_rows), part, cell

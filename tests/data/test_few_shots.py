@@ -191,13 +191,6 @@ def test_pooled_rows_are_each_client_s_own_to_split(tmp_path):
         assert np.unique(DOMAINS[rows]).size == 1
 
 
-def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
-    who = assignment(replace(WAY_SHOT, clients=4, max_samples=2250), data_of(), tmp_path)
-    assert max(rows.max() for rows in (*who.train, *who.validation)) < 2250
-    # a quarter of the training samples, so a quarter of the test rows
-    assert max(rows.max() for rows in who.test) < 9_000 + round((LABELS.size - 9_000) / 4)
-
-
 @pytest.mark.parametrize("spec", [WAY_SHOT, MIXED])
 def test_the_settings_of_the_partition_alone_decide(tmp_path, spec):
     data = data_of(**OF_DOMAINS)
@@ -222,10 +215,3 @@ def test_the_settings_of_the_partition_alone_decide(tmp_path, spec):
 def test_what_they_need_is_said(tmp_path, about, spec, word):
     with pytest.raises(DataError, match=word):
         assignment(spec, data_of(**about), tmp_path)
-
-
-@pytest.mark.parametrize("split", ["official", "pooled"])
-def test_a_site_s_own_rows_are_all_its_own(tmp_path, split):
-    who = assignment(replace(MIXED, split=split), data_of(), tmp_path, own=True)
-    assert sum(map(len, who.held)) == LABELS.size
-    assert len(who.test[0]) == pytest.approx(LABELS.size - 9_000 if split == "official" else LABELS.size / 4, abs=1)

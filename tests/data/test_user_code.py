@@ -68,6 +68,14 @@ def test_code_is_named_by_its_content(tmp_path):
     with pytest.raises(DataError, match="group-column"):
         open_data(replace(spec, code=again, columns=Columns(group="ward")), tmp_path / "cache")
 
+    # a class number is a position, whatever the classes are called
+    file.write_text(
+        "class Rows(list):\n    classes = ['1', '2', '3']\n"
+        "def dataset():\n    return Rows([((1.0,), 0), ((2.0,), 1), ((3.0,), 2)])\n"
+    )
+    data = open_data(replace(spec, code=own_code(str(file))), tmp_path / "cache")
+    assert (data.class_names, data.labels.tolist()) == (("1", "2", "3"), [0, 1, 2])
+
     assert own_code("digits") is None
     with pytest.raises(CodeError, match="nowhere"):
         own_code("nowhere.at_all:rows")
