@@ -141,8 +141,8 @@ def _to_arrow(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) 
         )
     if values.dtype.kind not in "iufbUS":
         raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
-    # Python's numbers: Arrow lacks some widths and another machine's byte order
-    return pyarrow.chunked_array([pyarrow.array(values.tolist())])
+    # Arrow cannot read another machine's byte order
+    return pyarrow.chunked_array([pyarrow.array(values.astype(values.dtype.newbyteorder("=")))])
 
 
 def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:

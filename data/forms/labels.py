@@ -112,8 +112,8 @@ class KeyColumn:
                 numbers[index] = number
         return numbers[self.codes]
 
-    def refuse(self, numbers: np.ndarray, what: str, allowed: str) -> None:
-        """Refuse the first row without a number."""
+    def refuse(self, numbers: np.ndarray, what: str, num_classes: int = 0) -> None:
+        """Refuse the first row without a number, as a "label" of `num_classes` or as a "group"."""
         rows = np.flatnonzero(numbers < 0)
         if not rows.size:
             return
@@ -123,8 +123,17 @@ class KeyColumn:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
             raise error(f"{place} has no {what} in column {self.name!r}: give it one or drop the row.")
         word = word_of(value)
-        shown = word if word and _WHOLE_NUMBER.fullmatch(word) else repr(value)
-        raise error(f"{place} has the {what} {shown} in column {self.name!r}, but {allowed}.")
+        if word is None:
+            raise error(
+                f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
+                "write one of them."
+            )
+        shown = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
+        raise error(
+            f"{place} has the {what} {shown} in column {self.name!r}, but the classes are 0 to "
+            f"{max(num_classes, 1) - 1} or their names: correct or drop the row, or list the class (in classes.txt, or "
+            "as `classes` of arrays)."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,12 +195,7 @@ def read_keys(
         class_names = _name_classes(key)
     labels = key.number(numbering(class_names, are_positions))
     if not alone:
-        key.refuse(
-            labels,
-            "label",
-            f"the classes are 0 to {max(len(class_names), 1) - 1} or their names: correct or drop the row, or list the "
-            "class (in classes.txt, or as `classes` of arrays)",
-        )
+        key.refuse(labels, "label", len(class_names))
     numbers: dict[str, np.ndarray] = {}
     site_names: tuple[str, ...] = ()
     for column in columns.extra:
@@ -201,7 +205,7 @@ def read_keys(
         ordered = sorted(key.words, key=None if are_strings else int)
         numbers[column] = key.number(_positions(ordered))
         if not alone:
-            key.refuse(numbers[column], "group", "groups and sites are whole numbers or strings: write one of them")
+            key.refuse(numbers[column], "group")
         if column == columns.partition:
             site_names = tuple(ordered)
     groups, sites = numbers.get(columns.group), numbers.get(columns.partition)

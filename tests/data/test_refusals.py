@@ -92,7 +92,7 @@ COLUMNS = [
     (IDS, {"text": "note"}, "text-column is 'note'.*text, label, id"),
     (IDS, {"text": "text", "group": "text"}, "twice"),
     (IDS, {"group": "id"}, "row 2 .*no group"),
-    (ONE | {"id": [0.5]}, {"group": "id"}, "whole numbers or"),
+    (ONE | {"id": [0.5]}, {"group": "id"}, "whole number or"),
     ({"text": BYTES, "label": ["x", "y"]}, {}, "row 1 .*UTF-8"),
     ({"a": pd.to_datetime(["2020-01-01"] * 2), "label": [0, 1]}, {}, "timestamp"),
     ({"a": [[1], [2, 3]], "label": [0, 1]}, {}, "no image column and no text column"),
