@@ -200,12 +200,6 @@ def class_of(folder: Path) -> str:
     return unicodedata.normalize("NFC", folder.name)
 
 
-def class_of_image(root: Path, image: Path) -> str:
-    """The class of an image in a folder of images."""
-    depth = 1 if (root / "train").is_dir() else 0
-    return class_of(Path(image.relative_to(root).parts[depth]))
-
-
 def is_visible(path: Path) -> bool:
     """Whether a file or folder is not hidden: its name starts neither with a dot nor with two underscores."""
     return not path.name.startswith((".", "__"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.data.forms.columns import IMAGE_COLUMNS, TEXT_COLUMNS, Columns
-from protosphere.data.forms.folders import SCHEMA, Folder, class_of_image
+from protosphere.data.forms.folders import SCHEMA, Folder, class_of
 from protosphere.data.forms.images import Stored, decode_images, read_file, refuse_image_size
 from protosphere.data.forms.labels import Keys, place_of, read_keys, to_python
 from protosphere.data.forms.table_files import BATCH, TablePart, open_table
@@ -73,8 +73,13 @@ def open_folder(folder: Folder, alone: bool = False) -> TableSource:
 def _open_images(folder: Folder, paths: Sequence[Path]) -> TablePart:
     import pyarrow
 
-    images = [{"bytes": None, "path": bytes(path)} for path in paths]
-    labels = [folder.class_names.index(class_of_image(folder.root, path)) for path in paths]
+    # root/train/class/image, or root/class/image
+    depth = 1 if (folder.root / "train").is_dir() else 0
+    images, labels = [], []
+    for path in paths:
+        name = class_of(Path(path.relative_to(folder.root).parts[depth]))
+        images.append({"bytes": None, "path": bytes(path)})
+        labels.append(folder.class_names.index(name))
     kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.binary())])
     columns = [pyarrow.array(images, kind), pyarrow.array(labels, pyarrow.int64())]
     table = pyarrow.table(columns, ["image", "label"])
