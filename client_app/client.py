@@ -38,7 +38,7 @@ from protosphere.core.seeds import seed_process
 from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
 from protosphere.data.client_data import Rows, client_data
-from protosphere.data.partition.assignment import DataSpec
+from protosphere.data.spec import DataSpec
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet

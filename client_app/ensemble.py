@@ -7,7 +7,7 @@ from torch import Tensor, softmax
 from protosphere.client_app.evaluate import features_of, method_scores
 from protosphere.core.settings import Settings
 from protosphere.data.client_data import Rows, Transform, rows_of
-from protosphere.data.from_settings import shared_test_set
+from protosphere.data.partition.assignment import shared_test_set
 from protosphere.models.text import Tokens
 from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import ClientState, Objective

@@ -20,7 +20,7 @@ from protosphere.client_app.site import NodeConfig, simulated
 from protosphere.core.errors import PrivacyError
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
-from protosphere.data.partition.assignment import DataSpec
+from protosphere.data.spec import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished

@@ -17,8 +17,7 @@ from protosphere.core.errors import PrivacyError, SettingError
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.core.text import one_line
 from protosphere.data.forms.columns import Columns
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import DataSpec
+from protosphere.data.spec import DataSpec, data_spec
 from protosphere.data.user_code import own_code
 from protosphere.models import told_name
 from protosphere.strategies import Run, read_settings, unpacked

@@ -1,10 +1,12 @@
-"""The data floor: data sets, who holds which rows of them, and one client's tensors.
+"""The data floor: data sets, the partition of their samples, and one client's tensors.
 
-- forms/ reads a data set in whatever form it lies as samples (samples.py); decode.py does so once a machine, and
-  cache.py keeps what was read; user_code.py is a form that somebody wrote, domains.py makes one data set of several.
-- partition/ deals rows to clients, and each client's to its training, validation and test samples.
-- client_data.py makes a client's tensors of its rows, augment.py changes them while it trains. from_settings.py says
-  what a run's settings want of all this.
+- forms/ reads a data set in any form as Samples; user_code.py calls a user's own code; domains.py makes one data set of
+  several; decode.py does so once per machine, and cache.py keeps it.
+- partition/ divides samples among clients, and each client's into training, validation and test samples.
+- spec.py has the settings that decide this; client_data.py makes a client's tensors, augment.py changes
+  them in training.
+
+Data that cannot be used are refused with a DataError, one sentence that says what, where and how to correct it.
 """
 
 if __name__ == "data":

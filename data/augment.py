@@ -1,4 +1,4 @@
-"""Flips and crops of a batch of training images, drawn from a generator of its own (He et al. 2016, section 4.2)."""
+"""Flips and crops of a batch of training images (He et al. 2016, section 4.2)."""
 
 from typing import Literal
 
@@ -12,14 +12,11 @@ PADDING = 8  # a side of a crop is padded by its length over this: 4 of 32 pixel
 
 
 def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tensor:
-    """Each image mirrored left to right with probability 1/2, and then a window of its own size out of it, padded with
-    zeros on all sides, at a place that is as likely as any other.
+    """Mirror each image (n, C, H, W), as stored, with probability 1/2, and then cut a window of its size, at a uniform
+    place, from the image padded with zeros.
 
     Args:
-        images: (n, C, H, W) as stored, so that zero is black. draws: on the CPU: equal draws on every device.
-
-    Returns:
-        The same shape and type, on their device.
+        draws: on the CPU, so that all devices draw the same.
     """
     n, channels, height, width = images.shape
     if "flip" in augment:
@@ -38,13 +35,10 @@ def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tenso
 
 
 def refuse_unfit(augment: Augment, axes: int) -> None:
-    """Refuse to flip or crop what are no images.
+    """Refuse to flip or crop other data than images.
 
     Args:
-        axes: of one input; 0 of a text.
-
-    Raises:
-        DataError: names the setting.
+        axes: the number of axes of one input, 0 for a text.
     """
     if augment != "none" and axes != 3:
         raise DataError(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')

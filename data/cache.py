@@ -1,6 +1,6 @@
-"""The cache of decoded data: one folder of arrays a data set, written by the first process that asks for it.
+"""The cache of decoded data: one folder of arrays per data set, written by the first process that asks for it.
 
-An entry's key is made of the settings and of the sizes and times of the files, so that a changed file is another entry.
+An entry's key depends on the settings and on the files' sizes and times, so that a changed file is another entry.
 """
 
 import hashlib
@@ -21,28 +21,28 @@ FORMAT = 6
 
 
 def make_key(content: Any) -> str:
-    """The name of the entry that `content` (plain lists, numbers and strings) decides."""
-    # not the Hasher of `datasets`, whose import takes a second in every process that opens an entry
-    return hashlib.sha256(json.dumps([FORMAT, content]).encode()).hexdigest()[:24]
+    """The key of what plain lists, numbers and strings decide."""
+    # `datasets` has a hasher, but its import takes a second in every process
+    return hashlib.sha256(json.dumps([FORMAT, content], sort_keys=True).encode()).hexdigest()[:24]
 
 
-def read_cached(cache_dir: Path, key: str) -> Samples | None:
-    """The entry `key`; None if it is not there or not whole."""
-    return Samples.load(_folder(cache_dir, key))
+def entry(cache_dir: Path, key: str) -> Path:
+    """The folder of an entry, which `Samples.load` reads."""
+    return cache_dir / "decoded" / key
 
 
 def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Samples:
-    """The entry `key`, made of what `read` returns if it is not there or not whole.
+    """The entry `key`, made from what `read` returns if it is missing or damaged.
 
-    One process writes and the others wait. It writes to a folder beside, which takes the entry's name when it is whole.
+    One process writes, to a folder that takes the entry's name at the end, and the others wait.
 
     Args:
         read: gives the samples; it may write their inputs to the empty folder that it is given.
 
     Raises:
-        StorageError: the cache cannot be written or read back. What `read` raises.
+        StorageError: the cache cannot be written or read back. Also whatever `read` raises.
     """
-    folder = _folder(cache_dir, key)
+    folder = entry(cache_dir, key)
     samples = Samples.load(folder)
     if samples is not None:
         return samples
@@ -67,22 +67,18 @@ def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Sample
 
 
 @contextmanager
-def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
-    """While one process writes an entry of the cache in `cache_dir` the others wait.
+def one_writer(cache_dir: Path, path: Path) -> Iterator[None]:
+    """Have the other processes wait while this one writes `path` in the cache.
 
     Raises:
         StorageError: it cannot be written.
     """
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(entry.with_suffix(".lock")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
             yield
     except OSError as error:
         raise StorageError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "set PROTOSPHERE_HOME to a writable folder."
         ) from error
-
-
-def _folder(cache_dir: Path, key: str) -> Path:
-    return cache_dir / "decoded" / key

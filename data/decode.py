@@ -1,4 +1,4 @@
-"""A single data set as samples in the cache, decoded once a machine however many processes ask."""
+"""The data of a spec as samples in the cache, decoded once per machine however many processes ask."""
 
 import errno
 import logging
@@ -7,23 +7,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError
+from protosphere.core.paths import is_path, is_several
 from protosphere.data.cache import cached, make_key
+from protosphere.data.domains import are_tables, domains_of, join_arrays, join_tables, locate_all, naming
 from protosphere.data.forms.arrays import read_arrays
-from protosphere.data.forms.columns import USUAL, Columns
-from protosphere.data.forms.folders import SCHEMA, Folder, Listed, refuse_unlisted
-from protosphere.data.forms.images import in_bytes, read_image_folder, resized
+from protosphere.data.forms.folders import Folder, refuse_unlisted
+from protosphere.data.forms.images import in_bytes, refuse_image_size, resized
 from protosphere.data.forms.sources import BUILT_IN, locate, read_built_in, read_hub
-from protosphere.data.forms.tables import read_table_folder
+from protosphere.data.forms.tables import open_folder, read_tables
 from protosphere.data.forms.texts import Texts
 from protosphere.data.samples import Samples
-from protosphere.data.user_code import OwnCode, read_code
+from protosphere.data.spec import DataSpec
+from protosphere.data.user_code import read_code
 
 # errors of the operating system that come of writing alone
 OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
@@ -31,168 +33,141 @@ OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _log = logging.getLogger("data.decode")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What decides the samples of a data set; names and meaning are those of the settings.
+def data_key(spec: DataSpec) -> str:
+    """The key of a spec's cache entry, which changes with every setting, and with a local file's size or time."""
+    domains = domains_of(spec.dataset) if spec.code is None else ()
+    if domains:
+        locate_all(spec.dataset)
+        keys = []
+        for domain in domains:
+            with naming(domain.name):
+                keys.append([domain.name, data_key(replace(spec, dataset=domain.dataset))])
+        return make_key(["domains", keys, spec.classes])
 
-    `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (user_code.py).
+    place = locate(spec.dataset) if spec.code is None else ""
+    content: Any = place
+    if spec.code is not None:
+        content = ["code", asdict(spec.code)]
+    elif isinstance(place, Folder):
+        # a link may be led elsewhere, to files of the same sizes and times
+        content = [place.name, os.path.realpath(place.name), place.class_names, place.state()]
+    elif place == "spiral":
+        content = [place, spec.spiral_noise, spec.spiral_points, spec.seed]
+    return make_key([content, asdict(spec.columns), spec.image_size, spec.alone, spec.listed])
+
+
+def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Samples:
+    """The decoded data set or domains of a spec, or a client's own data at `data_path`, from the cache in `cache_dir`.
+
+    An `image_size` above 0 brings all images to that square, and their full scale to 255.
     """
-
-    dataset: str
-    columns: Columns = USUAL
-    spiral_noise: float = 0.2
-    spiral_points: int = 1000
-    seed: int = 0
-    image_size: int = 0
-    listed: Listed = ""
-    alone: bool = False
-    code: OwnCode | None = None
-
-    def key(self) -> str:
-        """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.
-
-        Raises:
-            DataError: what locate raises; a folder whose classes had to be listed and are not.
-        """
-        place = locate(self.dataset) if self.code is None else ""
-        content: Any = place
-        if self.code is not None:
-            content = ["code", asdict(self.code)]
-        elif isinstance(place, Folder):
-            # here, since an entry may have been made when nobody asked for a list
-            refuse_unlisted(place, self.listed)
-            # a link may be led elsewhere, to files of the same sizes and times
-            content = [place.name, os.path.realpath(place.name), place.class_names, place.state()]
-        elif place == "spiral":
-            content = [place, self.spiral_noise, self.spiral_points, self.seed]
-        return make_key([content, asdict(self.columns), self.image_size, self.alone])
-
-
-def decode(recipe: Recipe, cache_dir: Path) -> Samples:
-    """The samples of a recipe, from the cache in `cache_dir` or decoded into it now.
-
-    `image_size` above 0 brings all images to that square (and those of `digits` to 0..255 before, so that what lies
-    between two pixels is not rounded to sixteenths).
-
-    Raises:
-        DataError: the data cannot be found or read, an `image_size` of what holds no images, an unwritable cache.
-    """
+    cache_dir = Path(cache_dir)
+    if data_path is not None:
+        spec = replace(spec, dataset=data_path, columns=replace(spec.columns, partition=""))
+        if spec.code is None and not is_path(data_path):
+            raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
+        if spec.code is None and is_several(data_path):
+            raise DataError(
+                f"the data path {data_path!r} names several data sets, but a client's own data are one folder: name "
+                "that."
+            )
 
     def read(target: Path) -> Samples:
         begin = time.perf_counter()
-        with explaining(recipe.dataset, cache_dir):
-            samples = _read(recipe, target, cache_dir)
-        if not len(samples.labels) and not recipe.alone:
+        with explaining(spec.dataset, cache_dir):
+            samples = _read(spec, target, cache_dir)
+        if not len(samples.labels) and not spec.alone:
             raise DataError(f"data set {samples.name!r} has no samples: give it at least one.")
-        _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, len(samples.labels), time.perf_counter() - begin)
+        _log.info("decoded %s: %d samples in %.1f s", spec.dataset, len(samples.labels), time.perf_counter() - begin)
         return samples
 
-    samples = cached(cache_dir, recipe.key(), read)
-    # an entry may have been made when nobody asked for a list
-    place = locate(recipe.dataset) if samples.columns and recipe.listed else None
-    if isinstance(place, Folder) and not (place.root / SCHEMA).is_file():
-        raise DataError(
-            f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
-            f"{SCHEMA}` write one from samples that may be disclosed, and give all sites the same."
-        )
-    return samples
+    return cached(cache_dir, data_key(spec), read)
 
 
-@contextmanager
-def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
-    """While inside, data are read, of which Arrow has errors of its own where a file is damaged or forged. Any other
-    error is a slip in this program, and stays what it is.
-
-    Raises:
-        DataError: they cannot be read.
-        OSError: the cache cannot be written.
-    """
-    try:
-        yield
-    except _errors_of_reading() as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if number is not None and (number in OF_WRITING or str(cache_dir) in str(error)):
-            raise
-        if number is not None:
-            raise DataError(
-                f"the data {dataset!r} cannot be read ({os.strerror(number)}): see that this user may read all files "
-                "there, and that their disk is whole."
-            ) from error
-        problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError(
-            f"the data {dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than this "
-            "machine holds; restore it from a copy, or write it anew."
-        ) from error
-
-
-def _errors_of_reading() -> tuple[type[Exception], ...]:
-    errors: tuple[type[Exception], ...] = (OSError, MemoryError, UnicodeDecodeError)
-    # what has not imported Arrow has none of its errors
-    arrow = sys.modules.get("pyarrow")
-    return (*errors, arrow.ArrowException) if arrow else errors
-
-
-def _read(recipe: Recipe, target: Path, cache_dir: Path) -> Samples:
-    """The samples of a recipe; those that are large are written to the folder `target`."""
-    columns = recipe.columns
-    if recipe.code is not None:
+def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
+    """The samples of a spec; large ones are written to the folder `target`."""
+    columns = spec.columns
+    if spec.code is not None:
         # columns of texts and labels may be those of other sites' tables
-        _refuse_columns(recipe, "group-column", "partition-column")
-        return _resize(recipe, read_code(recipe.code))
+        _refuse_columns(spec, "group-column", "partition-column")
+        return _resize(spec, read_code(spec.code))
 
-    place = locate(recipe.dataset)
+    domains = domains_of(spec.dataset)
+    if domains and are_tables(spec.dataset):
+        return join_tables(spec, domains, target)
+    if domains:
+        parts = []
+        for domain in domains:
+            with naming(domain.name):
+                parts.append(open_data(replace(spec, dataset=domain.dataset), cache_dir))
+        return join_arrays(spec, domains, parts, target)
+    place = locate(spec.dataset)
     if isinstance(place, Folder):
-        return _read_folder(recipe, place, target)
+        refuse_unlisted(place, spec.listed)
+        if place.format == "arrays":
+            return _resize(spec, read_arrays(place.train[0], place.class_names, columns, spec.alone))
+        if place.format == "images":
+            _refuse_columns(spec, *columns.named)
+        return read_tables(
+            open_folder(place, spec.alone),
+            columns,
+            target,
+            image_size=spec.image_size,
+            site=bool(spec.listed),
+            alone=spec.alone,
+        )
     if place not in BUILT_IN:
-        return read_hub(place, columns, target, cache_dir, recipe.image_size)
-    _refuse_columns(recipe, *columns.named)
-    return _resize(recipe, read_built_in(place, recipe.spiral_points, recipe.spiral_noise, recipe.seed))
+        return read_hub(place, columns, target, cache_dir, spec.image_size)
+    _refuse_columns(spec, *columns.named)
+    return _resize(spec, read_built_in(place, spec.spiral_points, spec.spiral_noise, spec.seed))
 
 
-def _read_folder(recipe: Recipe, folder: Folder, target: Path) -> Samples:
-    if folder.format == "images":
-        _refuse_columns(recipe, *recipe.columns.named)
-        return read_image_folder(folder, target, recipe.image_size, recipe.alone)
-    if folder.format == "arrays":
-        return _resize(recipe, read_arrays(folder.train[0], folder.class_names, recipe.columns, recipe.alone))
-    return read_tables(recipe, folder, target)
-
-
-def read_tables(recipe: Recipe, folder: Folder, target: Path) -> Samples:
-    """The samples of a folder's tables; images and texts are written to the folder `target`."""
-    columns, site = recipe.columns, bool(recipe.listed)
-    samples = read_table_folder(folder, columns, target, image_size=recipe.image_size, site=site, alone=recipe.alone)
-    if recipe.image_size and (isinstance(samples.inputs, Texts) or samples.columns):
-        _refuse_size(recipe, "texts" if isinstance(samples.inputs, Texts) else "numbers")
-    return samples
-
-
-def _refuse_columns(recipe: Recipe, *settings: str) -> None:
-    """Refuse these settings, which name columns, of a data set that has none."""
+def _refuse_columns(spec: DataSpec, *settings: str) -> None:
+    """Refuse settings that name columns of a data set without columns."""
     for setting in settings:
-        if setting in recipe.columns.named:
+        if setting in spec.columns.named:
             raise DataError(
-                f"{setting} is {recipe.columns.named[setting]!r}, but {recipe.dataset!r} is no table: leave {setting} "
+                f"{setting} is {spec.columns.named[setting]!r}, but {spec.dataset!r} is no table: leave {setting} "
                 "empty."
             )
 
 
-def _resize(recipe: Recipe, samples: Samples) -> Samples:
-    """Images in memory at the size that is asked for, of full scale 255."""
-    inputs = samples.inputs
-    if not recipe.image_size or isinstance(inputs, Texts):
+def _resize(spec: DataSpec, samples: Samples) -> Samples:
+    """Images in memory, at the size that is asked for and of full scale 255."""
+    inputs, size = samples.inputs, spec.image_size
+    if not size or isinstance(inputs, Texts):
         return samples
     if inputs.ndim != 4 or inputs.dtype != np.uint8:
-        _refuse_size(recipe, "numbers")
-    size = recipe.image_size
+        refuse_image_size(spec.dataset, size, "numbers")
     images = np.empty((len(inputs), inputs.shape[1], size, size), np.uint8)
+    # full scale first, so that what lies between two pixels is not rounded to sixteenths
     for row, image in enumerate(in_bytes(inputs, samples.scale)):
         images[row] = resized(image, size, size)
     return replace(samples, inputs=images, scale=255.0)
 
 
-def _refuse_size(recipe: Recipe, content: str) -> None:
-    raise DataError(
-        f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {content} and no images: leave it 0."
-    )
+@contextmanager
+def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
+    """While inside, errors of the operating system and of Arrow become one sentence about the data set.
+
+    Raises:
+        DataError: the data cannot be read.
+        OSError: the cache cannot be written.
+    """
+    try:
+        yield
+    except Exception as error:
+        # without Arrow imported there are none of its errors
+        arrow = sys.modules.get("pyarrow")
+        of_arrow = (arrow.ArrowException,) if arrow else ()
+        if not isinstance(error, (OSError, MemoryError, UnicodeDecodeError, *of_arrow)):
+            raise
+        number = error.errno if isinstance(error, OSError) else None
+        if number is not None and (number in OF_WRITING or str(cache_dir) in str(error)):
+            raise
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        remedy = "a file there is damaged, or claims more than this machine holds; restore it, or write it anew"
+        if number is not None:
+            problem = os.strerror(number)
+            remedy = "see that this user may read all files there, and that their disk is whole"
+        raise DataError(f"the data {dataset!r} cannot be read ({problem}): {remedy}.") from error

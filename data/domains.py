@@ -1,14 +1,11 @@
-"""Domains: several data sets of one task as one, whose samples know their domain: images, brought to one size and
-channel count, arrays of numbers of one shape, or tables of the same columns.
+"""The data sets that a `dataset` setting names; and several of one task, the domains, as one whose samples know theirs.
 
-PFPL's mixed heterogeneity needs them. A `dataset` setting names them as a list with commas, or as the subfolders of a
-folder, `<folder>/*`.
+Domains are images, brought to one size and channel count, arrays of numbers of one shape, or tables of the same
+columns. PFPL's mixed heterogeneity needs them.
 """
 
-import logging
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,28 +15,25 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.cache import cached, make_key
-from protosphere.data.decode import Recipe, decode, explaining, read_tables
-from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible
+from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, refuse_unlisted
 from protosphere.data.forms.images import in_bytes, resized
 from protosphere.data.forms.sources import locate
-from protosphere.data.forms.table_files import count_rows, types_of
-from protosphere.data.forms.tables import holds_images
+from protosphere.data.forms.table_files import open_table
+from protosphere.data.forms.tables import may_hold_images, open_folder, read_tables
 from protosphere.data.forms.texts import Texts, write_texts
 from protosphere.data.samples import INPUTS, Samples
+from protosphere.data.spec import DataSpec
 
 _BLOCK = 1000
-_LISTED = 5  # labels in a sentence
-# no child of `protosphere`, whose lines a run shows
-_log = logging.getLogger("data.domains")
+_MOST_LISTED = 5  # labels in a sentence
 
 
-# --- which data sets a setting names ---------------------------------------------------------------------------------
+# --- the data sets that a setting names ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One domain: what it is called, and the data set (as a `dataset` setting names one) that it is."""
+    """A domain: its name, and its data set as a `dataset` setting names one."""
 
     name: str
     dataset: str
@@ -59,11 +53,7 @@ def short_name(dataset: str) -> str:
 
 
 def domains_of(dataset: str) -> tuple[Domain, ...]:
-    """The domains that a `dataset` setting names, none if it is a single data set. Reads no data.
-
-    Raises:
-        DataError: an empty item, `*` among several items, a folder without subfolders, two domains of one name.
-    """
+    """The domains that a `dataset` setting names, none if it is a single data set. Reads no data."""
     items = listed(dataset)
     if not is_several(dataset):
         return ()
@@ -76,7 +66,6 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
                 )
             domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
         elif is_path(item):
-            # a folder or file by its name, a table by its name without the ending
             path = _absolute(item)
             domains.append(Domain((path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item, item))
         else:
@@ -98,51 +87,30 @@ def _subfolders(every: str) -> list[Path]:
         raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
     # a link that leads nowhere is a domain that is missing, not one to leave out
     folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
-    if folders and all(path.name in ("train", *TEST_SPLITS) for path in folders):
+    if not folders:
+        raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
+    if all(path.name in ("train", *TEST_SPLITS) for path in folders):
         raise DataError(
             f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
             f"set dataset to {str(root)!r}."
         )
-    if not folders:
-        raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
     return folders
 
 
 def are_tables(dataset: str) -> bool:
-    """Whether a `dataset` setting lists tables of numbers, categories or texts. Reads their heads alone.
-
-    Raises:
-        DataError: what `locate_all` raises.
-    """
+    """Whether a `dataset` setting lists tables of numbers, categories or texts. Reads only their headers."""
     return is_several(dataset) and _is_table(locate_all(dataset)[0])
 
 
 def locate_all(dataset: str) -> list[str | Folder]:
-    """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names: all images or
-    arrays, or all tables of one format. Reads no data.
-
-    Raises:
-        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain of another form than the first.
-    """
+    """The places (`locate`) of the data set, or of each domain, that a `dataset` setting names. Reads no data."""
     domains = domains_of(dataset)
     if not domains:
         return [locate(dataset)]
-    places: list[str | Folder] = []
-    forms = []
+    places = []
     for domain in domains:
-        with _naming(domain.name):
-            place = locate(domain.dataset)
-        if place == "spiral":
-            raise _describe_unfit(domain.name, "numbers")
-        places.append(place)
-        forms.append(
-            f"a {place.format} table" if isinstance(place, Folder) and _is_table(place) else "images or arrays"
-        )
-        if forms[-1] != forms[0]:
-            raise DataError(
-                f"domain {domains[0].name!r} holds {forms[0]}, but {domain.name!r} {forms[-1]}: list data sets of one "
-                "form."
-            )
+        with naming(domain.name):
+            places.append(locate(domain.dataset))
     return places
 
 
@@ -151,20 +119,19 @@ def _is_table(place: str | Folder) -> bool:
     if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
         return False
     try:
-        return place.format == "csv" or not holds_images(types_of(place.train[0]))
+        return not may_hold_images(open_table(place.train[0]))
     except Exception:
-        # whoever reads the whole table says what is wrong with it
+        # the reader of the whole table says what is wrong with it
         return True
 
 
 def _describe_unfit(domain: str, content: str) -> DataError:
-    return DataError(
-        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: remove it from dataset."
-    )
+    return DataError(f"domain {domain!r} holds {content}: list images and arrays, or tables alone.")
 
 
 @contextmanager
-def _naming(domain: str) -> Iterator[None]:
+def naming(domain: str) -> Iterator[None]:
+    """While inside, an error names the domain."""
     try:
         yield
     except DataError as error:
@@ -176,109 +143,89 @@ def _naming(domain: str) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One domain: the samples `train` and `test` (rows, int64) of a data set, of which there is at least one to train.
-
-    Raises:
-        DataError: there is none.
-    """
+    """A domain: the `rows` of a data set, of which the first `train_rows` are for training."""
 
     name: str
     samples: Samples
-    train: np.ndarray
-    test: np.ndarray
-
-    def __post_init__(self) -> None:
-        if not self.train.size:
-            raise DataError(f"domain {self.name!r} has no training sample: give it some, or remove it from dataset.")
+    rows: np.ndarray
+    train_rows: int
 
 
-def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
-    """The samples of a recipe whose `dataset` is a single one (then what `decode` gives) or several domains.
+def join_arrays(spec: DataSpec, domains: Sequence[Domain], data_sets: Sequence[Samples], target: Path) -> Samples:
+    """Domains of images or arrays as one data set, whose inputs are written to the folder `target`.
 
     Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
-    three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
-    all have one shape and type. Tables are read as the files of one, of the classes of all. Labels are matched by the
-    classes' names, in the first domain's order. The domains' training samples come first, interleaved in proportion,
-    then their test samples likewise, so that the first ones are of all domains alike. Groups of different domains are
-    different groups.
-
-    Args:
-        recipe: of all the domains.
-        cache_dir: where each domain, and what is made of all, is kept.
-        classes: `same`: all domains have the same class names; `union`: the classes of all, the first domain's first.
-
-    Raises:
-        DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
-            arrays or has no training sample, arrays of another shape or type than the first domain's, and with `same`
-            different classes, or, of tables, labels that are not of one task.
+    three channels if one has them; to full scale 255. Other arrays stay as they are, and have one shape and type.
     """
-    domains = _find_domains(recipe)
-    if not domains:
-        return decode(recipe, cache_dir)
-
-    def read(target: Path) -> Samples:
-        begin = time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=target) as scratch:
-            if are_tables(recipe.dataset):
-                with explaining(recipe.dataset, cache_dir):
-                    parts, class_names = _read_tables(recipe, domains, classes, Path(scratch))
-            else:
-                parts = [_read_part(recipe, domain, cache_dir) for domain in domains]
-                class_names = _match_classes(parts, classes)
-            samples = _concatenate(parts, class_names, target)
-        names = ", ".join(samples.domain_names)
-        _log.info("combined %s: %d samples in %.1f s", names, len(samples.labels), time.perf_counter() - begin)
-        return replace(samples, name=short_name(recipe.dataset))
-
-    return cached(cache_dir, key_of_all(recipe, classes), read)
+    parts = []
+    for domain, samples in zip(domains, data_sets, strict=True):
+        if isinstance(samples.inputs, Texts) or samples.columns:
+            raise _describe_unfit(domain.name, "texts or a table")
+        parts.append(Part(domain.name, samples, np.arange(len(samples.labels)), samples.train_rows))
+    return _concatenate(spec, parts, target)
 
 
-def _find_domains(recipe: Recipe) -> tuple[Domain, ...]:
-    return () if recipe.code is not None else domains_of(recipe.dataset)
+def join_tables(spec: DataSpec, domains: Sequence[Domain], target: Path) -> Samples:
+    """Tables, read as the files of one so that they have the same features; inputs are written to `target`."""
+    sources = []
+    for domain, place in zip(domains, locate_all(spec.dataset), strict=True):
+        if not isinstance(place, Folder) or not _is_table(place):
+            raise _describe_unfit(domain.name, "no table, but the first one does")
+        with naming(domain.name):
+            refuse_unlisted(place, spec.listed)
+        sources.append(open_folder(place))
+    first = sources[0]
+    for domain, source in zip(domains, sources, strict=True):
+        schemas = [each.schema.read_bytes() if each.schema else b"" for each in (first, source)]
+        if source.class_names != first.class_names or schemas[0] != schemas[1]:
+            what = "classes.txt" if source.class_names != first.class_names else SCHEMA
+            raise DataError(
+                f"domains {domains[0].name!r} and {domain.name!r} do not have the same {what} beside them: give both "
+                "the same, or none."
+            )
+
+    train = [(index, part) for index, source in enumerate(sources) for part in source.train]
+    test = [(index, part) for index, source in enumerate(sources) for part in source.test]
+    joined = replace(
+        first,
+        name=short_name(spec.dataset),
+        train=[part for _, part in train],
+        test=[part for _, part in test],
+        domain_of_part=[index for index, _ in (*train, *test)],
+    )
+    parts = []
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
+        samples = read_tables(joined, spec.columns, Path(scratch), image_size=spec.image_size, site=bool(spec.listed))
+        for index, domain in enumerate(domains):
+            rows = np.flatnonzero(samples.domains == index)
+            parts.append(Part(domain.name, samples, rows, int((rows < samples.train_rows).sum())))
+        if spec.classes == "same" and not joined.class_names:
+            _refuse_other_labels(parts)
+        return _concatenate(spec, parts, target)
 
 
-def key_of_all(recipe: Recipe, classes: str) -> str:
-    """That of the cache entry that `open_all` reads.
+def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples:
+    """The samples of all parts as one data set, whose inputs are written to the folder `target`.
 
-    Raises:
-        DataError: what `locate_all` raises.
+    Training samples come first, interleaved in proportion, then test samples likewise, so that the first ones are of
+    all domains alike. Classes are matched by name. Groups of different domains are different groups.
     """
-    domains = _find_domains(recipe)
-    if not domains:
-        return recipe.key()
-    locate_all(recipe.dataset)
-    keys = []
-    for domain in domains:
-        with _naming(domain.name):
-            keys.append([domain.name, replace(recipe, dataset=domain.dataset).key()])
-    return make_key(["domains", keys, classes])
-
-
-def _read_part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Part:
-    """A domain of images or arrays."""
-    with _naming(domain.name):
-        # the key has asked for lists of classes
-        samples = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
-    if isinstance(samples.inputs, Texts) or samples.columns:
-        raise _describe_unfit(domain.name, "texts or a table of the hub")
-    rows = np.arange(len(samples.labels))
-    return Part(domain.name, samples, rows[: samples.train_rows], rows[samples.train_rows :])
-
-
-def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Path) -> Samples:
-    """The samples of all parts as one data set, whose inputs are written to the folder `target`."""
-    train = interleaved([len(part.train) for part in parts])[0]
-    table = np.concatenate([train, interleaved([len(part.test) for part in parts])[0]])
-    source, labels, groups, sites = (np.empty(len(table), np.int64) for _ in range(4))
+    for part in parts:
+        if not part.train_rows:
+            raise DataError(f"domain {part.name!r} has no training sample: give it some, or remove it from dataset.")
+    class_names = _match_classes(parts, spec.classes)
+    train = interleaved([part.train_rows for part in parts])
+    table = np.concatenate([train, interleaved([len(part.rows) - part.train_rows for part in parts])])
+    source, labels, groups, sites = (np.zeros(len(table), np.int64) for _ in range(4))
     number = {name: label for label, name in enumerate(class_names)}
     group_count = 0
     for index, part in enumerate(parts):
         # interleaving keeps each part's own order
         places = table == index
-        rows = np.concatenate([part.train, part.test])
+        rows = part.rows
         source[places] = rows
-        own_numbers = np.array([number[name] for name in part.samples.class_names], np.int64)
-        labels[places] = own_numbers[part.samples.labels[rows]]
+        numbers = np.array([number[name] for name in part.samples.class_names], np.int64)
+        labels[places] = numbers[part.samples.labels[rows]]
         if part.samples.groups is not None:
             groups[places] = part.samples.groups[rows] + group_count
             group_count += int(part.samples.groups.max()) + 1
@@ -288,7 +235,7 @@ def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Pa
     first = parts[0].samples
     inputs, scale = _join_inputs(parts, table, source, target)
     return Samples(
-        first.name,
+        short_name(spec.dataset),
         inputs,
         labels,
         len(train),
@@ -298,37 +245,31 @@ def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Pa
         groups=groups if first.groups is not None else None,
         domains=table,
         domain_names=tuple(part.name for part in parts),
-        # tables are read as the files of one, which numbers its sites
         sites=sites if first.sites is not None else None,
+        # only tables have sites, and those are read as the files of one
         site_names=first.site_names,
     )
 
 
-def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of several tables in one order that takes them in proportion and keeps each table's own order.
+def interleaved(counts: Sequence[int]) -> np.ndarray:
+    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion.
+
+    Row j of a table of n rows lies at (j + ½)/n; of equal places the first table's comes first.
 
     Args:
         counts: rows of each table.
-
-    Returns:
-        Two (sum of counts,) int64 arrays: the table of each row, and its number there. Row j of n lies at (j + ½)/n;
-        of equal places the first table's comes first.
     """
     sizes = np.asarray(counts, dtype=np.int64)
     tables = np.repeat(np.arange(sizes.size), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
     order = np.lexsort((tables, (2 * rows + 1) / (2 * sizes[tables])))
-    return tables[order], rows[order]
+    return tables[order]
 
 
 def _join_inputs(
     parts: Sequence[Part], table: np.ndarray, source: np.ndarray, target: Path
 ) -> tuple[np.ndarray | Texts, float]:
-    """Sample after sample of the parts that `table` numbers, its rows `source`; and the value of a full-scale one.
-
-    Raises:
-        DataError: arrays that are no images of bytes, of another shape or type than the first domain's.
-    """
+    """The inputs of the parts that `table` numbers, their rows `source`; and the value of a full-scale input."""
     if isinstance(parts[0].samples.inputs, Texts):
         texts = parts[0].samples.inputs
         write_texts((texts[source[row : row + 1]][0] for row in range(len(source))), target)
@@ -367,92 +308,48 @@ def _join_inputs(
 
 
 def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
-    """The classes of all domains of images or arrays, by name, the first domain's first.
-
-    Raises:
-        LabelsError: `classes` is "same", and they differ.
-    """
+    """The classes of all domains, by name, the first domain's first."""
     first = parts[0]
-    for part in parts if classes == "same" else ():
+    names = dict.fromkeys(first.samples.class_names)
+    for part in parts:
         differing = []
         for one, other in ((first, part), (part, first)):
-            names = [name for name in one.samples.class_names if name not in other.samples.class_names]
-            if names:
-                differing.append(f"only {one.name!r} has {', '.join(names)}")
-        if differing:
+            lacking = [name for name in one.samples.class_names if name not in other.samples.class_names]
+            if lacking:
+                differing.append(f"only {one.name!r} has {', '.join(lacking)}")
+        if differing and classes == "same":
             raise LabelsError(
                 f"domains {first.name!r} and {part.name!r} have different classes ({'; '.join(differing)}): name them "
                 'alike in each classes.txt, or set classes = "union".'
             )
-    return tuple(dict.fromkeys(name for part in parts for name in part.samples.class_names))
+        names |= dict.fromkeys(part.samples.class_names)
+    return tuple(names)
 
 
 def _refuse_other_labels(parts: Sequence[Part]) -> None:
-    """Refuse tables whose labels are not of one task: two that no other table has, or one in two spellings.
+    """Refuse tables whose labels are not of one task: two spellings of one label, or no label of any other table.
 
     A site's table may lack a class, so that its labels need not be those of all.
-
-    Raises:
-        LabelsError: it names two tables and their labels.
     """
-    labels = {}
+    labels: dict[str, set[str]] = {}
     for part in parts:
-        labels[part.name] = {part.samples.class_names[label] for label in np.unique(part.samples.labels[part.train])}
-
-    def describe(one: str, other: str, how: str, words: str, other_words: str) -> LabelsError:
-        return LabelsError(
-            f"{one!r} and {other!r} {how} ({words}; {other_words}): write them alike in all tables, list the classes "
-            'in a classes.txt beside each, or set classes = "union".'
-        )
-
+        numbers = np.unique(part.samples.labels[part.rows[: part.train_rows]])
+        labels[part.name] = {part.samples.class_names[number] for number in numbers}
     spellings: dict[str, tuple[str, str]] = {}
-    for name, domain_labels in labels.items():
-        for word in sorted(domain_labels):
+    for name, words in labels.items():
+        for word in sorted(words):
             spelling, first = spellings.setdefault(word.casefold().rstrip("."), (word, name))
             if word != spelling:
-                raise describe(first, name, "have one label in two spellings", repr(spelling), repr(word))
-    for name, domain_labels in labels.items():
-        other_names = [other for other in labels if other != name]
-        if len(domain_labels) > 1 and all(domain_labels.isdisjoint(labels[other]) for other in other_names):
-            examples = [", ".join(map(repr, sorted(labels[side])[:_LISTED])) for side in (name, other_names[0])]
-            raise describe(name, other_names[0], "have no label in common", *examples)
+                raise _describe_labels(first, name, "have one label in two spellings", [spelling], [word])
+    for name, words in labels.items():
+        others = [other for other in labels if other != name]
+        if len(words) > 1 and all(words.isdisjoint(labels[other]) for other in others):
+            raise _describe_labels(name, others[0], "have no label in common", words, labels[others[0]])
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def _read_tables(
-    recipe: Recipe, domains: Sequence[Domain], classes: str, target: Path
-) -> tuple[list[Part], tuple[str, ...]]:
-    """Tables as the files of one, so that all have the same features; and their classes.
-
-    Raises:
-        DataError: another list of classes or columns beside a table than beside the first, what `read_tables` raises.
-    """
-    folders = [place for place in locate_all(recipe.dataset) if isinstance(place, Folder)]
-    first = folders[0]
-    schemas = [(folder.root / SCHEMA).read_bytes() if (folder.root / SCHEMA).is_file() else b"" for folder in folders]
-    for domain, folder, schema in zip(domains, folders, schemas, strict=True):
-        if folder.class_names != first.class_names or schema != schemas[0]:
-            what = "classes.txt" if folder.class_names != first.class_names else SCHEMA
-            raise DataError(
-                f"domains {domains[0].name!r} and {domain.name!r} do not have the same {what} beside them: give both "
-                "the same, or none."
-            )
-
-    train = [sum(map(count_rows, folder.train)) for folder in folders]
-    test = [sum(map(count_rows, folder.test)) for folder in folders]
-    joined = replace(
-        first,
-        train=tuple(path for folder in folders for path in folder.train),
-        test=tuple(path for folder in folders for path in folder.test),
+def _describe_labels(one: str, other: str, how: str, *words: Sequence[str] | set[str]) -> LabelsError:
+    lists = "; ".join(", ".join(map(repr, sorted(each)[:_MOST_LISTED])) for each in words)
+    return LabelsError(
+        f"{one!r} and {other!r} {how} ({lists}): write them alike in all tables, list the classes in a classes.txt "
+        'beside each, or set classes = "union".'
     )
-    samples = read_tables(recipe, joined, target)
-    rows = np.split(np.arange(len(samples.labels)), np.cumsum([*train, *test])[:-1])
-    tests = rows[len(domains) :]
-    parts = []
-    for domain, train_rows, test_rows in zip(domains, rows, tests, strict=False):
-        parts.append(Part(domain.name, samples, train_rows, test_rows))
-    if classes == "same" and not joined.class_names:
-        _refuse_other_labels(parts)
-    return parts, samples.class_names

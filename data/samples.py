@@ -13,8 +13,9 @@ from protosphere.data.forms.texts import CONTENT, Texts
 
 INPUTS = "inputs.npy"
 ABOUT = "about.json"
-# what is known of each sample besides its inputs; `labels` alone is always there
+# known of each sample besides its inputs; `labels` alone is always there
 ARRAYS = ("labels", "groups", "domains", "sites")
+NAMES = ("class_names", "domain_names", "site_names")
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,16 +24,16 @@ class Samples:
 
     Attributes:
         name: the data set's, for messages.
-        inputs: (n, ...) uint8 or float32, of images (n, C, H, W); or n Texts.
+        inputs: (n, ...) uint8 or float32, images as (n, C, H, W); or n Texts.
         labels: (n,) int64 in 0..K−1.
-        train_rows: how many are for training.
+        train_rows: the number of training samples.
         class_names: K names.
         scale: the value of a full-scale input.
-        columns: of a table of numbers and categories, what its features are.
-        groups: (n,) int64, equal for samples that must stay together; None where none must.
-        domains: (n,) int64, the domain of each by its place in `domain_names`; None where the data are of no domains.
+        columns: of a table of numbers and categories, which become its features.
+        groups: (n,) int64, equal for samples that must stay together; None where there are no groups.
+        domains: (n,) int64, each sample's domain by its place in `domain_names`; None where there are no domains.
         sites: (n,) int64, the value of `partition-column` by its place in `site_names`; None without that column.
-        key: changes whenever the data do; "" before they are in the cache.
+        key: of the cache entry; it changes whenever the data do. "" before they are in the cache.
     """
 
     name: str
@@ -57,41 +58,25 @@ class Samples:
         """
         if isinstance(self.inputs, np.ndarray) and not isinstance(self.inputs, np.memmap):
             np.save(folder / INPUTS, self.inputs)
-        for name in ARRAYS:
-            values = getattr(self, name)
-            if values is not None:
-                np.save(folder / f"{name}.npy", values)
-
-        about = {
-            "name": self.name,
-            "train_rows": self.train_rows,
-            "class_names": self.class_names,
-            "scale": self.scale,
-            "columns": [column.as_json() for column in self.columns],
-            "domain_names": self.domain_names,
-            "site_names": self.site_names,
-            "arrays": [name for name in ARRAYS if getattr(self, name) is not None],
-        }
+        arrays = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
+        for name, values in arrays.items():
+            np.save(folder / f"{name}.npy", values)
+        about = {name: getattr(self, name) for name in ("name", "train_rows", "scale", *NAMES)}
+        about |= {"columns": [column.as_json() for column in self.columns], "arrays": list(arrays)}
         (folder / ABOUT).write_text(json.dumps(about), "utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Samples | None:
-        """What `save` has written, the inputs as a read-only memory map; None if it is not there or not whole."""
+        """The samples that `save` has written, their inputs as a read-only memory map; None if they are not whole."""
         try:
-            about = json.loads((folder / ABOUT).read_text("utf-8"))
+            values = json.loads((folder / ABOUT).read_text("utf-8"))
+            values["columns"] = columns_from_json(values["columns"])
+            for name in NAMES:
+                values[name] = tuple(values[name])
+            for name in values.pop("arrays"):
+                values[name] = np.load(folder / f"{name}.npy")
             is_text = (folder / CONTENT).exists()
-            arrays = {name: np.load(folder / f"{name}.npy") for name in about.pop("arrays")}
-            return cls(
-                **about
-                | arrays
-                | {
-                    "inputs": Texts.open(folder) if is_text else np.load(folder / INPUTS, mmap_mode="r"),
-                    "class_names": tuple(about["class_names"]),
-                    "columns": columns_from_json(about["columns"]),
-                    "domain_names": tuple(about["domain_names"]),
-                    "site_names": tuple(about["site_names"]),
-                    "key": folder.name,
-                }
-            )
+            inputs = Texts.open(folder) if is_text else np.load(folder / INPUTS, mmap_mode="r")
+            return cls(inputs=inputs, key=folder.name, **values)
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
             return None

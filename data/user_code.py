@@ -1,4 +1,4 @@
-"""Somebody's own code in a run's data: a callable that gives the samples, and the torch `Dataset` that it gives."""
+"""A user's own code for data: a callable that gives a torch `Dataset`."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from protosphere.core.errors import CodeError, DataError, ModelError
 from protosphere.data.forms.arrays import arrange
 from protosphere.data.samples import Samples
 
-USUAL = "dataset"  # what a file's callable is called, where nothing else is said
+USUAL = "dataset"  # the callable of a file, unless another is named
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OwnCode:
     """A callable, by `package.module:NAME`, `./file.py` or `./file.py:NAME`.
 
     Attributes:
-        name: its name, of a file without the folder. place: as it is to be loaded. digest: of the file's content.
+        name: of a file without the folder. place: the name to load it by. digest: of the file's content.
     """
 
     name: str
@@ -28,7 +28,7 @@ class OwnCode:
     digest: str
 
     def __call__(self) -> object:
-        """What it returns.
+        """Call it.
 
         Raises:
             CodeError: it cannot be loaded or called, or fails.
@@ -45,7 +45,7 @@ class OwnCode:
 
 
 def own_code(name: str) -> OwnCode | None:
-    """The code that a setting names; None where it names none. Nothing is run for it, since a report asks, too.
+    """The code that a setting names, None if it names none. Nothing is run: a report asks, too.
 
     Raises:
         CodeError: its file cannot be read.
@@ -53,51 +53,41 @@ def own_code(name: str) -> OwnCode | None:
     if not plugins.is_plugin(name):
         return None
     try:
-        digest = plugins.digest(name) or _digest_of_module(name)
+        digest = plugins.digest(name)
+        if not digest and not objects.is_object(name):
+            files = plugins.files_of(name)
+            if not files:
+                raise ImportError(f"there is no module {plugins.parted(name)[0]}")
+            digest = hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
     except (ModelError, ImportError, OSError, ValueError) as error:
         raise _make_error(plugins.placeless(name), error) from error
     return OwnCode(plugins.placeless(name), name, digest)
 
 
-def _digest_of_module(name: str) -> str:
-    if objects.is_object(name):
-        return ""
-    files = plugins.files_of(name)
-    if not files:
-        raise ImportError(f"there is no module {plugins.parted(name)[0]}")
-    return hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
-
-
 def _make_error(name: str, error: Exception) -> CodeError:
     return CodeError(
         f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
-        "callable of yours that can be imported here and gives what docs/data.md says.",
+        "callable of yours that can be imported here and gives what docs/data.md says."
     )
 
 
 def read_code(code: OwnCode) -> Samples:
-    """The samples that a callable gives.
-
-    Raises:
-        DataError: it fails, or gives something else.
-    """
+    """The samples that a callable gives."""
     result = code()
     arrays = read_items(list(result) if isinstance(result, tuple) else [result], f"the data set {code.name!r} gives")
-    class_names = tuple(arrays.pop("classes", np.array([])).tolist())
-    return arrange(code.name, arrays, class_names)
+    # with its `classes`, in which labels are positions, whatever they are called
+    return arrange(code.name, arrays)
 
 
 def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
-    """A Dataset, or one of training and one of test samples, read once in its order: `x`, `y`, perhaps `x_test`,
-    `y_test`, and `classes` where the first has names of them.
-
-    Inputs are tensors or arrays of one shape, or images of PIL's; labels whole numbers.
+    """One Dataset, or one of training and one of test samples, as arrays: `x`, `y`, perhaps `x_test`, `y_test`, and
+    `classes` if the first one has their names. Inputs are tensors or arrays of one shape, or images of PIL's.
 
     Args:
         source: how an error begins, up to the verb before what is given.
 
     Raises:
-        CodeError: what is no Dataset, or an item that cannot be used.
+        CodeError: there is no Dataset, or an item cannot be used.
     """
 
     def refusal(problem: str) -> CodeError:

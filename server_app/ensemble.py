@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.settings import Settings
-from protosphere.data.from_settings import shared_test_set
+from protosphere.data.partition.assignment import shared_test_set
 from protosphere.wire.arrays import read_array
 from protosphere.wire.checks import MessageError
 

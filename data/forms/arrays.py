@@ -14,7 +14,6 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.columns import USUAL, Columns
-from protosphere.data.forms.independent_rows import usable
 from protosphere.data.forms.labels import read_keys, word_of
 from protosphere.data.samples import Samples
 
@@ -25,43 +24,31 @@ SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")
 CHANNELS = (1, 2, 3, 4)
 _TEST = "_test"
-_OWN = ("x", "y", "x_test", "y_test", "classes", "axes")
+_NAMES = ("x", "y", "x_test", "y_test", "classes", "axes")
 _BLOCK = 4096  # rows
 
 
 def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Samples:
-    """What a `.npz` file holds.
-
-    Args:
-        class_names: those of the `classes.txt` beside it, () for none: then the file's own `classes` count.
-        columns: what a setting names, further arrays of the file.
-        alone: rows that cannot be used are left out and decide on nothing else.
-
-    Raises:
-        DataError: the file cannot be read, lacks x or y, or holds what `arrange` refuses.
-    """
+    """The samples of a `.npz` file; arguments as in `arrange`."""
     for setting, column in columns.named.items():
         if setting in ("text-column", "label-column"):
             raise DataError(
                 f"{setting} is {column!r}, but arrays have their inputs in x and their labels in y: leave it empty."
             )
-    array_names = [*_OWN, *columns.extra, *(name + _TEST for name in columns.extra)]
+    array_names = [*_NAMES, *columns.extra, *(name + _TEST for name in columns.extra)]
     arrays, other_names = _load_archive(path, array_names)
     _refuse_misnamed(str(path), other_names)
     return arrange(str(path), arrays, class_names, columns, alone)
 
 
-def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """What a `.npz` file holds for a model: `x` as it is stored, and `y` as it stands there if it has one. Rows of `x`
-    may hold values that are not finite.
+def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, bool]:
+    """The arrays `x`, as it is stored, and `y`, if there is one, of a `.npz` file for a model; and whether it lists
+    its classes.
 
     Args:
-        shape: of one input of the model; it says which axis of images has the channels, where the file does not.
-
-    Raises:
-        DataError: the file cannot be read, lacks x, or has no rows of values there.
+        shape: of one input of the model; it says which axis has the channels, where the file does not.
     """
-    arrays, _ = _load_archive(path, ["x", "y", "axes"])
+    arrays, _ = _load_archive(path, ["x", "y", "axes", "classes"])
     if "x" not in arrays:
         raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
     x = arrays["x"]
@@ -70,25 +57,22 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
         forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
         fitting = [name for name, form in forms.items() if len(name) == x.ndim and form == shape]
         axes = fitting[0] if len(fitting) == 1 else ""
-    x = _store_inputs(str(path), "x", x, axes, alone=True)
+    x = _store_inputs(str(path), "x", x, axes)
     if "y" in arrays and arrays["y"].shape != (len(x),):
-        raise DataError(f"{str(path)!r} has y of shape {arrays['y'].shape} beside {len(x)} rows in x: one label a row.")
-    return x, arrays.get("y")
-
-
-def lists_classes(path: Path) -> bool:
-    """Whether a `.npz` file has a list of classes of its own."""
-    return "classes" in _load_archive(path, ["classes"])[0]
+        raise DataError(
+            f"{str(path)!r} has y of shape {arrays['y'].shape} beside {len(x)} rows in x: one label per row."
+        )
+    return x, arrays.get("y"), "classes" in arrays
 
 
 def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Those of the entries that a `.npz` file has, and the names of its other ones."""
+    """The entries that a `.npz` file has, and the names of its other ones."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if name in entries}
             return arrays, tuple(name for name in archive.files if name not in entries)
     except Exception as error:
-        # broken archives and pickled objects show in exceptions of every kind
+        # broken archives and pickled objects raise exceptions of every kind
         raise DataError(
             f"{str(path)!r} cannot be read ({type(error).__name__}: {error}): write it with numpy.savez(FILE, x=..., "
             "y=...), of numbers and strings, no objects."
@@ -105,97 +89,76 @@ def arrange(
     """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as samples.
 
     Args:
-        name: the data set's, for messages. class_names: go before `classes`.
-        columns: the names of arrays of groups and sites.
-        alone: rows that cannot be used are left out and decide on nothing else.
-
-    Raises:
-        DataError: an array is missing, of another length, shape or type than it can be, or a value that is not finite
-            or no class.
+        name: the data set's, for messages. class_names: they go before `classes`.
+        columns: the names of the arrays with groups and sites.
+        alone: whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else.
     """
-    required = ["x", "y"]
-    ends = {"train": ""}
-    if "x_test" in arrays or "y_test" in arrays:
-        required += ["x_test", "y_test"]
-        ends["test"] = _TEST
-    for key in required:
-        if key not in arrays:
-            raise _refusal(name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)")
+    has_test = "x_test" in arrays or "y_test" in arrays
+    ends = ["", _TEST] if has_test else [""]
+    for end in ends:
+        for key in ("x" + end, "y" + end):
+            if key not in arrays:
+                raise _refusal(name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)")
 
     axes = str(arrays["axes"]) if "axes" in arrays else ""
-    inputs = {}
-    for split, end in ends.items():
-        inputs[split] = _store_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone)
-    if len({(x.shape[1:], x.dtype) for x in inputs.values()}) > 1:
-        shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs.values())
+    inputs = [_store_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes) for end in ends]
+    if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+        shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs)
         raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
-    own_names = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
-    # numbers beside the file's own list are positions in it
-    are_positions = bool(own_names)
-    class_names = class_names or tuple(map(word_of, own_names))
+    finite = [finite_rows(x) for x in inputs]
+    for end, x, rows in zip(ends, inputs, finite, strict=True):
+        if not (alone or rows.all()):
+            raise _describe_infinite(name, "x" + end, x, int(rows.argmin()))
+
+    listed = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
+    class_names = class_names or tuple(word_of(value) or "" for value in listed)
     if len(set(class_names)) < len(class_names):
         raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
-
-    cells: dict[str, dict[str, Any]] = {key: {} for key in ("y", *columns.extra)}
-    for key, by_split in cells.items():
-        for split, end in ends.items():
-            by_split[split] = _to_cells(name, key + end, arrays, len(inputs[split]))
-    if alone:
-        for split, x in inputs.items():
-            groups = cells[columns.group][split] if columns.group else None
-            are_finite = finite_rows(x).tolist()
-            rows, numbers = usable(cells["y"][split], groups, are_finite, bool, class_names, are_positions)
-            inputs[split] = x[rows]
-            for by_split in cells.values():
-                by_split[split] = by_split[split].take(rows)
-            cells["y"][split] = _to_chunks(numbers)
-
+    parts = {}
+    for key in ("y", *columns.extra):
+        parts[key] = [_to_arrow(name, key + end, arrays, len(x)) for end, x in zip(ends, inputs, strict=True)]
+    keys = read_keys(name, parts, "y", columns, class_names, len(inputs[0]), are_positions=bool(listed), alone=alone)
+    usable = keys.are_usable & np.concatenate(finite)
+    x = np.concatenate(inputs) if has_test else inputs[0]
     return Samples(
         name,
-        np.concatenate(list(inputs.values())),
-        train_rows=len(inputs["train"]),
-        scale=255.0 if inputs["train"].dtype == np.uint8 else 1.0,
-        **read_keys(name, cells, "y", columns, class_names, are_positions or alone),
+        x if usable.all() else x[usable],
+        scale=255.0 if x.dtype == np.uint8 else 1.0,
+        **keys.of_rows(np.flatnonzero(usable)),
     )
 
 
-def _to_cells(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) -> pyarrow.ChunkedArray:
-    """An array of labels, groups or sites as a table has them."""
+def _to_arrow(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) -> pyarrow.ChunkedArray:
+    """An array of labels, groups or sites as the column of a table."""
+    import pyarrow
+
     values = np.asarray(arrays.get(key, ()))
     if values.shape != (rows,):
         raise _refusal(
             name,
-            f"has {key} of shape {values.shape} beside {rows} rows of inputs: give it one value a row, or leave a "
+            f"has {key} of shape {values.shape} beside {rows} rows of inputs: give it one value per row, or leave a "
             "setting that names it empty",
         )
     if values.dtype.kind not in "iufbUS":
         raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
-    # what Arrow has no kernel for: truths as classes, fractions of other widths, bytes
-    types = {"b": np.dtype(np.int64), "f": np.dtype(np.float64), "S": np.dtype(str)}
-    # nor for another machine's order of bytes
-    return _to_chunks(values.astype(types.get(values.dtype.kind, values.dtype.newbyteorder("="))))
-
-
-def _to_chunks(values: np.ndarray) -> pyarrow.ChunkedArray:
-    import pyarrow
-
-    return pyarrow.chunked_array([pyarrow.array(values)])
+    # Arrow cannot read another machine's byte order
+    return pyarrow.chunked_array([pyarrow.array(values.astype(values.dtype.newbyteorder("=")))])
 
 
 def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
-    """Refuse `xtest` or `X_test`, which would be no test rows, and nobody would hear of it."""
-    meant = {array_name.replace("_", ""): array_name for array_name in _OWN}
+    """Refuse `xtest` or `X_test`, whose test rows would be left out without a word."""
+    expected = {array_name.replace("_", ""): array_name for array_name in _NAMES}
     for key in keys:
-        array_name = meant.get(key.lower().replace("_", ""), key)
+        array_name = expected.get(key.lower().replace("_", ""), key)
         if array_name != key:
             raise _refusal(name, f"has an array {key!r}: if it is {array_name}, call it that, else something else")
 
 
-def _store_inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
-    """An array of inputs as it is stored: uint8 or float32, images as (n, C, H, W)."""
+def _store_inputs(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
+    """Inputs as they are stored: uint8 or float32, images as (n, C, H, W)."""
     is_image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
     if x.ndim < 2 or 0 in x.shape[1:]:
-        raise _refusal(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each")
+        raise _refusal(name, f"has {key} of shape {x.shape}: give it (n, ...), one row per sample")
     if x.dtype == bool or (x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim == 2):
         x = x.astype(np.float32)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
@@ -205,22 +168,17 @@ def _store_inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) ->
         )
     if is_image:
         x = _put_channels_first(name, key, x, axes)
-    if x.dtype == np.uint8:
-        return np.ascontiguousarray(x)
-
     with np.errstate(over="ignore"):
-        x = np.ascontiguousarray(x, dtype=np.float32)
-    for start in range(0, 0 if alone else len(x), _BLOCK):
-        wrong = np.argwhere(~np.isfinite(x[start : start + _BLOCK]))
-        if wrong.size:
-            row, *place = wrong[0].tolist()
-            index = (row + start, *place)
-            raise _refusal(
-                name,
-                f"has {x[index]} at {key}[{', '.join(map(str, index))}], but inputs must be finite float32 numbers: "
-                "mend or drop the row",
-            )
-    return x
+        return np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32)
+
+
+def _describe_infinite(name: str, key: str, x: np.ndarray, row: int) -> DataError:
+    index = (row, *np.argwhere(~np.isfinite(x[row]))[0].tolist())
+    return _refusal(
+        name,
+        f"has {x[index]} at {key}[{', '.join(map(str, index))}], but inputs must be finite float32 numbers: correct or "
+        "drop the row",
+    )
 
 
 def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
@@ -229,7 +187,7 @@ def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.nda
         raise _refusal(
             name,
             f"says that the axes of its images are {axes!r}, but {key} has the shape {x.shape}: it can be "
-            f"{', '.join(AXES)}, a letter an axis",
+            f"{', '.join(AXES)}, one letter per axis",
         )
     if x.ndim == 3:
         return x[:, None]
@@ -245,9 +203,11 @@ def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.nda
 
 def finite_rows(x: np.ndarray) -> np.ndarray:
     """Which rows hold finite numbers alone: (n,) bool."""
-    if x.dtype == np.uint8:
-        return np.ones(len(x), dtype=bool)
-    finite: np.ndarray = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    finite = np.ones(len(x), dtype=bool)
+    if x.dtype != np.uint8:
+        for start in range(0, len(x), _BLOCK):
+            block = x[start : start + _BLOCK]
+            finite[start : start + _BLOCK] = np.isfinite(block).reshape(len(block), -1).all(axis=1)
     return finite
 
 
@@ -256,12 +216,14 @@ def _refusal(name: str, sentence: str) -> DataError:
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
-    """Write arrays by name to a file in `folder` that is called by its content; what is there already stays.
-
-    Raises:
-        DataError: it cannot be written, or `arrange` refuses them.
-    """
-    plain_arrays = {name: _to_plain(np.asarray(values)) for name, values in arrays.items()}
+    """Write arrays by name to a file in `folder` that is named by its content; a file that is there stays."""
+    plain_arrays = {}
+    for name, values in arrays.items():
+        array = np.asarray(values)
+        if array.dtype == object and array.ndim == 1 and all(isinstance(value, str) for value in array):
+            # strings as pandas holds them
+            array = array.astype(str)
+        plain_arrays[name] = array
     _refuse_misnamed("dataset", plain_arrays)
     arrange("dataset", plain_arrays)
     digest = hashlib.blake2b(digest_size=8)
@@ -276,7 +238,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         with (
             replacing(path) as temporary,
             open(temporary, "wb", opener=_open_private) as file,
-            # as savez, which cannot write an array of the name of one of its arguments
+            # savez cannot write an array that is named as one of its arguments
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
         ):
             for name, values in plain_arrays.items():
@@ -290,13 +252,6 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     return path
 
 
-def _to_plain(values: np.ndarray) -> np.ndarray:
-    """Strings as a table's column holds them, as an array's; the answers to a question as two classes."""
-    if values.dtype == object and values.ndim == 1 and all(isinstance(value, str) for value in values):
-        return values.astype(str)
-    return values
-
-
 def _open_private(path: str, flags: int) -> int:
-    """For this user alone, as all that is kept of data."""
+    """Open a file for this user alone."""
     return os.open(path, flags, 0o600)

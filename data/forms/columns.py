@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protosphere.core.errors import DataError
@@ -16,8 +16,8 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
 class Columns:
     """The names of a table's columns. `text`, `label`: "" for the usual names; `group`, `partition`: "" for none.
 
-    Rows that share a value in the column `group` (a patient's id) never come to two sides of a split; those that share
-    one in `partition` (a hospital) come to one client.
+    Samples that share a value in the column `group` (a patient's id) stay on one side of every split; those that share
+    one in `partition` (a hospital) go to one client.
     """
 
     text: str = ""
@@ -27,7 +27,7 @@ class Columns:
 
     @property
     def named(self) -> dict[str, str]:
-        """Setting to column, for those that are named."""
+        """The columns that settings name, by setting."""
         pairs = {
             "text-column": self.text,
             "label-column": self.label,
@@ -38,48 +38,27 @@ class Columns:
 
     @property
     def extra(self) -> list[str]:
-        """The columns of groups and sites that are named."""
+        """The named columns of groups and sites."""
         return [column for column in (self.group, self.partition) if column]
+
+    def find_label(self, name: str, present: Sequence[str], inputs: str = "") -> str:
+        """The column of labels of a table with the columns `present`, of which `inputs` is another."""
+        has = f"its columns are {', '.join(present) or 'none'}"
+        for setting, column in self.named.items():
+            if column not in present:
+                raise DataError(f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.")
+        if len(set(self.named.values())) < len(self.named):
+            settings = ", ".join(f"{setting} = {column!r}" for setting, column in self.named.items())
+            raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
+        if self.label:
+            return self.label
+        for column in LABEL_COLUMNS:
+            if column in present and column not in (*self.extra, inputs):
+                return column
+        raise DataError(
+            f"{name!r} has no label column; {has}: name the one with the classes {LABEL_COLUMNS[0]}, or set "
+            "label-column."
+        )
 
 
 USUAL = Columns()
-
-
-def refuse_absent(name: str, present: Iterable[str], columns: Columns) -> None:
-    """Refuse columns of settings that a table lacks, or that are one and the same.
-
-    Raises:
-        DataError: it names the first.
-    """
-    present = list(present)
-    for setting, column in columns.named.items():
-        if column not in present:
-            raise DataError(
-                f"{setting} is {column!r}, but {name!r} has no such column; {list_columns(present)}: name one of them."
-            )
-    column_names = list(columns.named.values())
-    if len(set(column_names)) < len(column_names):
-        settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
-        raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
-
-
-def find_label(name: str, present: Iterable[str], taken: Iterable[str]) -> str:
-    """The first column of a usual name of labels that is not `taken`.
-
-    Raises:
-        DataError: none has such a name; it names all that are present.
-    """
-    present, taken = list(present), list(taken)
-    for column in LABEL_COLUMNS:
-        if column in present and column not in taken:
-            return column
-    raise DataError(
-        f"{name!r} has no label column; {list_columns(present)}: name the one with the classes {LABEL_COLUMNS[0]}, or "
-        "set label-column."
-    )
-
-
-def list_columns(present: Iterable[str]) -> str:
-    """The columns of a table, for a sentence."""
-    names = ", ".join(present)
-    return f"its columns are {names}" if names else "it has no columns"

@@ -1,144 +1,137 @@
-"""Encoded images to one array file: one channel where all are grey, and one size, their own or that of `image-size`.
+"""Encoded images to one array file: one channel if all are grey, and one size, their own or `image-size`.
 
-PIL is imported only to decode: a deployment starts a process a message, and decodes once.
+PIL is imported only to decode: a deployment starts a process per message, and decodes once.
 """
 
+from __future__ import annotations
+
 import io
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError, UnsizedError
-from protosphere.data.forms.folders import Folder, class_of
-from protosphere.data.samples import INPUTS, Samples
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_GREY = ("1", "L", "LA", "La")
-# Pillow's modes of more than 8 bits a channel
+GREY = ("1", "L", "LA", "La")
+# Pillow's modes of more than 8 bits per channel
 TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
+Stored = dict[str, Any] | None  # {bytes, path} as a table holds an image; None for a missing one
+Images = Callable[[], Iterator[tuple[int, str, Stored]]]  # row number, its place for messages, image; anew each time
 
-Stored = dict[str, Any] | None  # {bytes, path} as a table holds an image, a path without bytes a file; None for none
-Pictures = Callable[[], Iterator[tuple[str, Stored]]]  # images, each with where it stands for messages, anew each time
 
-
-def open_image(place: str, stored: Stored) -> "Image.Image":
-    """An image as a table holds it, its header read and its pixels not yet.
-
-    Raises:
-        DataError: there is none, or it cannot be read.
-    """
+def open_image(place: str, stored: Stored) -> Image.Image:
+    """An image of a table, its header read and its pixels not yet."""
     from PIL import Image
 
-    content, path = (stored.get("bytes"), stored.get("path") or "") if stored else (None, "")
-    if content is None and not path:
-        raise DataError(f"{place} has no image: give it one or drop the row.")
-    with _naming(place, path):
-        if content is None:
-            # read here, so that no file stays open
-            content = Path(path).read_bytes()
-        return Image.open(io.BytesIO(content))
-
-
-@contextmanager
-def _naming(place: str, path: str | None) -> Iterator[None]:
-    """Whatever of a dozen kinds Pillow raises while inside is one sentence on that image."""
+    content = stored.get("bytes") if stored else None
+    name = _name(place, stored)
+    if content is None:
+        # nobody would see that a file has changed, and a table may name any file of this machine
+        path = stored.get("path") if stored else None
+        what = f"names the file {path!r} where an image belongs" if path else "has no image"
+        raise DataError(f"{place} {what}: write its bytes into the table or drop the row, or give a folder of images.")
     try:
-        yield
+        image = Image.open(io.BytesIO(content))
     except Exception as error:
-        raise DataError(
-            f"{_name(place, path)} is no readable image ({type(error).__name__}: {error}): replace it or drop the row."
-        ) from error
+        raise _describe_unreadable(name, error) from error
+    depth = too_deep(image)
+    if depth:
+        raise DataError(f"{name} has pixels of mode {depth}, but images have 8 bits per channel: convert it first.")
+    return image
 
 
-def _name(place: str, path: str | None) -> str:
-    return f"{place} ({path})" if path else place
+def read_pixels(place: str, stored: Stored, grey: bool) -> np.ndarray:
+    """The pixels (C, H, W) uint8 of an image, in one channel or in three."""
+    image = open_image(place, stored)
+    try:
+        pixels = np.asarray(image.convert("L" if grey else "RGB"))
+    except Exception as error:
+        raise _describe_unreadable(_name(place, stored), error) from error
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
-def decode_images(pictures: Pictures, target: Path, image_size: int = 0, colour: bool = False) -> None:
-    """Write all images, one channel if all are grey, else three, to the array file `target`, (n, C, H, W) uint8.
+def _name(place: str, stored: Stored) -> str:
+    return f"{place} ({stored['path']})" if stored and stored.get("path") else place
+
+
+def _describe_unreadable(name: str, error: Exception) -> DataError:
+    # Pillow raises errors of a dozen classes
+    return DataError(f"{name} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+
+
+def decode_images(images: Images, target: Path, image_size: int = 0, alone: bool = False) -> np.ndarray:
+    """Write images to the array file `target`, (n, C, H, W) uint8: one channel if all are grey, else three.
 
     Args:
-        pictures: their headers are read first, and then their pixels.
+        images: their headers are read first, and then their pixels.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
-        colour: three channels whatever the images are.
+        alone: an unreadable image is left out, and no image decides on the channels: they are three.
+
+    Returns:
+        The numbers of the rows that were written, (n,) int64.
 
     Raises:
-        DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
+        DataError: an unreadable image, or, without `image_size`, images of several sizes.
+        UnsizedError: `alone` without `image_size`, before any image is looked at.
     """
-    count, grey, size, first = 0, not colour, (0, 0), ""
-    for place, stored in pictures():
+    if alone and not image_size:
+        raise UnsizedError("setting `image-size` is 0; under `privacy` a site's own images need one.")
+    rows: list[int] = []
+    grey, size, first = not alone, (0, 0), ""
+    for row, place, stored in images():
+        if alone and not _is_readable(stored):
+            continue
         image = open_image(place, stored)
-        name = _name(place, stored.get("path") if stored else "")
-        if depth := too_deep(image):
-            raise DataError(
-                f"{name} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
-            )
-        if not count:
-            size, first = image.size, name
+        if not rows:
+            size, first = image.size, _name(place, stored)
         if image.size != size and not image_size:
             raise DataError(
-                f"{name} is {_size(image.size)} pixels but {first} {_size(size)}: the images of a data set must have "
-                "one size, so resize them first, or set image-size to the one that all are brought to."
+                f"{_name(place, stored)} is {_describe_size(image.size)} pixels but {first} {_describe_size(size)}: "
+                "the images of a data set must have one size, so resize them first, or set image-size to the one that "
+                "all are brought to."
             )
-        count += 1
-        grey = grey and image.mode in _GREY
+        rows.append(row)
+        grey = grey and image.mode in GREY
 
     width, height = (image_size, image_size) if image_size else size
-    shape = (count, 1 if grey else 3, height, width)
+    shape = (len(rows), 1 if grey else 3, height, width)
     inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for row, (place, stored) in enumerate(pictures()):
-        image = open_image(place, stored)
-        with _naming(place, stored.get("path") if stored else ""):
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-        inputs[row] = resized(pixels[None] if grey else pixels.transpose(2, 0, 1), height, width)
+    selected = set(rows)
+    written = 0
+    for row, place, stored in images():
+        if row in selected:
+            inputs[written] = resized(read_pixels(place, stored, grey), height, width)
+            written += 1
     inputs.flush()
+    return np.array(rows, dtype=np.int64)
 
 
-def read_image_folder(folder: Folder, target: Path, image_size: int = 0, alone: bool = False) -> Samples:
-    """The images of a folder of classes, which are written to the folder `target`.
-
-    Args:
-        alone: images that cannot be read are left out, and decide on nothing.
-
-    Raises:
-        DataError: what decode_images raises.
-    """
-    if alone:
-        refuse_unsized(image_size)
-    numbers = {name: label for label, name in enumerate(folder.class_names)}
-    split_depth = 1 if (folder.root / "train").is_dir() else 0
-    pictures: list[tuple[str, Stored]] = []
-    labels: list[int] = []
-    train_rows = 0
-    for split, paths in folder.splits.items():
-        for row, path in enumerate(paths):
-            stored = {"bytes": None, "path": str(path)}
-            if alone and not is_readable(stored):
-                continue
-            pictures.append((f"row {row} of the {split} table of {folder.name!r}", stored))
-            labels.append(numbers[class_of(Path(path.relative_to(folder.root).parts[split_depth]))])
-        if split == "train":
-            train_rows = len(pictures)
-
-    decode_images(lambda: iter(pictures), target / INPUTS, image_size, colour=alone)
-    inputs = np.load(target / INPUTS, mmap_mode="r")
-    return Samples(folder.name, inputs, np.array(labels, np.int64), train_rows, folder.class_names, scale=255.0)
+def _is_readable(stored: Stored) -> bool:
+    try:
+        read_pixels("", stored, grey=False)
+    except DataError:
+        return False
+    return True
 
 
-def refuse_unsized(image_size: int) -> None:
-    """Refuse private images without a size that all sites have agreed on, before any is looked at.
+def _describe_size(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"
 
-    Raises:
-        UnsizedError: `image_size` is 0.
-    """
-    if not image_size:
-        raise UnsizedError("setting `image-size` is 0; under `privacy` a site's own images need one.")
+
+def read_file(path: str | bytes) -> Stored:
+    """An image file as a table holds it; without content if the file cannot be read."""
+    try:
+        content = Path(os.fsdecode(path)).read_bytes()
+    except OSError:
+        content = b""
+    return {"bytes": content, "path": os.fsencode(path).decode(errors="replace")}
 
 
 def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -154,26 +147,21 @@ def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.stack([np.asarray(channel) for channel in channels])
 
 
+def refuse_image_size(dataset: str, image_size: int, content: str) -> None:
+    """Refuse an `image-size` of what are no images."""
+    if image_size:
+        raise DataError(f"image-size is {image_size}, but {dataset!r} holds {content} and no images: leave it 0.")
+
+
 def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
     """Pixels of any shape whose full scale is `scale`, as uint8 of full scale 255, rounded to the nearest."""
     return inputs if scale == 255 else np.rint(inputs * (255 / scale)).astype(np.uint8)
 
 
-def is_readable(stored: Stored) -> bool:
-    """Whether an image of a table can be decoded."""
-    try:
-        image = open_image("", stored)
-        depth = too_deep(image)
-        with _naming("", None):
-            image.convert("RGB")
-    except DataError:
-        return False
-    return not depth
+def too_deep(image: Image.Image) -> str:
+    """The mode of an image, not decoded yet, that has more than 8 bits per channel; "" of any other.
 
-
-def too_deep(image: "Image.Image") -> str:
-    """The mode of an image, not decoded yet, that has more than 8 bits a channel; "" of any other. Of colours Pillow
-    would take the upper 8 bits, and call that RGB. (Its BGR;16 is of BMP files: 16 bits for a pixel's three channels.)
+    Pillow would take the upper 8 bits of colours and call the mode RGB. Its BGR;16 is 16 bits for all three channels.
     """
     if image.mode in TOO_DEEP:
         return image.mode
@@ -185,7 +173,3 @@ def too_deep(image: "Image.Image") -> str:
             if decoder.startswith("ppm") and isinstance(part, int) and part > 255:
                 return f"{image.mode};16"
     return ""
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}×{size[1]}"

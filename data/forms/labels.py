@@ -1,342 +1,289 @@
-"""Labels, groups and names of sites: a table's columns as numbers, or one sentence on the row that cannot be used."""
+"""Labels, groups and sites: the values of a column as numbers, or one sentence on the row that cannot be used."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.data.forms.columns import Columns
-from protosphere.data.partition.groups import by_first
 
 if TYPE_CHECKING:
     import pyarrow
 
-# More classes than this are no classes: texts, or the ids of rows.
-MOST_NAMES = 10_000
-MOST_ROWS_A_CLASS = 20  # in a table of fewer rows each may be of a class of its own
-STRINGS = ("string", "large_string", "string_view")
-# a word that stands for a missing value; in a column of numbers the second ones, too
+MOST_CLASSES = 10_000  # more are texts, or the ids of rows
+SMALL_TABLE = 20  # rows; in so small a table each may have a class of its own
+# words for a missing value; the second ones only among numbers
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 MISSING_NUMBERS = (
     *MISSING,
     *("NULL", "Null", "None", "none", "NAN", "na", "n/a", "N.A.", "n.a.", "#N/A", "#NA", "<NA>", "-", "--", "."),
 )
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-
-
-def is_string(kind: Any) -> bool:
-    """Whether an Arrow type is that of strings."""
-    return str(kind) in STRINGS
+_LARGEST = 2**63
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is one, infinity too."""
+    """Whether a word is a number, perhaps an infinite one."""
     try:
         return not np.isnan(float(word))
     except ValueError:
         return False
 
 
-def name_kind(kind: pyarrow.DataType) -> str:
-    """What a column holds, for a sentence."""
-    if is_string(kind):
-        return "strings"
-    return "whole numbers" if str(kind).startswith(("int", "uint")) else str(kind)
-
-
-@dataclass(frozen=True, eq=False)
-class Key:
-    """A column of labels, groups or sites of all tables of a data set, one below another.
-
-    Values are equal however they were written: without blanks around them, a whole number without a point (7.0), and in
-    one of Unicode's forms.
-    """
-
-    data_set: str
-    column: str
-    values: pyarrow.ChunkedArray
-    train_rows: int
-
-    @classmethod
-    def of(cls, data_set: str, column: str, cells_by_split: Mapping[str, pyarrow.ChunkedArray]) -> Key:
-        """The key of a column whose cells are given by split, the training table's first.
-
-        Raises:
-            DataError: it is of another type in the test than in the training table, so that no values would be equal.
-        """
-        import pyarrow
-
-        train = cells_by_split["train"]
-        parts = []
-        for split, cells in cells_by_split.items():
-            # what holds nothing is of no type
-            if cells.null_count < len(cells) and train.null_count < len(train):
-                kind, train_kind = _kind_of(cells), _kind_of(train)
-                if kind != train_kind:
-                    raise DataError(
-                        f"column {column!r} holds {kind} in the {split} table of {data_set!r}, but {train_kind} in the "
-                        "train table: write both alike."
-                    )
-            if len(cells):
-                parts.append(pyarrow.table({"key": _unify(cells)}))
-        table = pyarrow.concat_tables(parts, promote_options="permissive") if parts else pyarrow.table({"key": train})
-        return cls(data_set, column, table.column(0), len(train))
-
-    def place(self, row: int) -> str:
-        """Where a row stands, for a sentence."""
-        if row < self.train_rows:
-            return f"row {row} of the train table of {self.data_set!r}"
-        return f"row {row - self.train_rows} of the test table of {self.data_set!r}"
-
-    def refuse_missing(self, what: str) -> None:
-        """Refuse rows without a value, or with one that is not UTF-8.
-
-        Raises:
-            DataError: the first.
-        """
-        import pyarrow
-        import pyarrow.compute as pc
-
-        try:
-            self.values.validate(full=True)
-        except pyarrow.ArrowInvalid:
-            row = next(row for row, value in enumerate(self.values) if value.is_valid and to_python(value) is None)
-            raise DataError(f"{self.place(row)} has a {what} that is not UTF-8: write it in UTF-8.") from None
-        missing = self.values.is_null()
-        if is_string(self.values.type):
-            missing = pc.or_kleene(missing, pc.equal(self.values, ""))
-        rows = np.flatnonzero(missing.to_numpy())
-        if rows.size:
-            raise DataError(
-                f"{self.place(int(rows[0]))} has no {what} in column {self.column!r}: give it one or drop the row."
-            )
-
-
-def _kind_of(cells: pyarrow.ChunkedArray) -> str:
-    # a missing value makes fractions of whole numbers
-    return "whole numbers" if str(cells.type) in ("double", "float", "halffloat") else name_kind(cells.type)
-
-
-def _unify(cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    import pyarrow
-    import pyarrow.compute as pc
-
-    try:
-        if is_string(cells.type):
-            # one letter with an accent can be written in two ways
-            texts = pc.utf8_trim_whitespace(pc.utf8_normalize(cells, form="NFC"))
-            return pc.replace_substring_regex(texts, pattern=r"^(-?[0-9]+)\.0+$", replacement=r"\1")
-        if pyarrow.types.is_floating(cells.type):
-            return pc.if_else(pc.is_nan(cells), None, cells).cast(pyarrow.int64())
-    except pyarrow.ArrowInvalid:
-        # not UTF-8, or fractions: the checks of single rows name the first
-        pass
-    return cells
+def place_of(data_set: str, row: int, train_rows: int) -> str:
+    """Names a row of a data set whose training rows come first."""
+    if row < train_rows:
+        return f"row {row} of the train table of {data_set!r}"
+    return f"row {row - train_rows} of the test table of {data_set!r}"
 
 
 def to_python(cell: Any) -> Any:
-    """The value of one of Arrow's cells; None for what is missing or no UTF-8."""
+    """The value of an Arrow scalar; None for one that is missing or not UTF-8."""
     try:
         return cell.as_py()
     except UnicodeDecodeError:
         return None
 
 
+def word_of(value: Any) -> str | None:
+    """A label, group or site as a word without blanks around it, 7.0 as 7; None if it is no whole number or string."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
+        # one missing value makes floats of all numbers in a column
+        value = int(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if not isinstance(value, str):
+        return None
+    word = unicodedata.normalize("NFC", str(value)).strip()
+    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word) or None
+
+
+@dataclass(frozen=True, eq=False)
+class KeyColumn:
+    """A column of labels, groups or sites: its distinct values, and the index of each row's value, (n,) int64."""
+
+    data_set: str
+    name: str
+    train_rows: int
+    values: list[Any]
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, data_set: str, name: str, parts: Sequence[pyarrow.ChunkedArray], train_rows: int) -> KeyColumn:
+        """Join the parts of a column, which may have different types."""
+        import pyarrow
+
+        values: list[Any] = []
+        codes = [np.empty(0, np.int64)]
+        for part in parts:
+            for chunk in part.chunks:
+                if pyarrow.types.is_null(chunk.type):
+                    chunk = chunk.cast(pyarrow.string())
+                try:
+                    encoded = chunk.dictionary_encode(null_encoding="encode")
+                except pyarrow.ArrowNotImplementedError:
+                    raise DataError(
+                        f"column {name!r} of {data_set!r} holds {part.type}: write whole numbers or strings."
+                    ) from None
+                codes.append(encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64) + len(values))
+                values += map(to_python, encoded.dictionary)
+        return cls(data_set, name, train_rows, values, np.concatenate(codes))
+
+    @cached_property
+    def words(self) -> set[str]:
+        """The distinct values as words."""
+        return {word for word in map(word_of, self.values) if word is not None}
+
+    def number(self, number_of: Callable[[Any], int | None]) -> np.ndarray:
+        """The number of each row's value, (n,) int64, -1 where it has none."""
+        numbers = np.full(len(self.values), -1, np.int64)
+        for index, value in enumerate(self.values):
+            number = number_of(value)
+            if number is not None:
+                numbers[index] = number
+        return numbers[self.codes]
+
+    def refuse(self, numbers: np.ndarray, what: str, num_classes: int = 0) -> None:
+        """Refuse the first row without a number, as a "label" of `num_classes` or as a "group"."""
+        rows = np.flatnonzero(numbers < 0)
+        if not rows.size:
+            return
+        place = place_of(self.data_set, int(rows[0]), self.train_rows)
+        value = self.values[self.codes[rows[0]]]
+        error = LabelsError if what == "label" else DataError
+        if value is None or value != value or (isinstance(value, str) and not value.strip()):
+            raise error(f"{place} has no {what} in column {self.name!r}: give it one or drop the row.")
+        word = word_of(value)
+        if word is None:
+            raise error(
+                f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
+                "write one of them."
+            )
+        shown = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
+        raise error(
+            f"{place} has the {what} {shown} in column {self.name!r}, but the classes are 0 to "
+            f"{max(num_classes, 1) - 1} or their names: correct or drop the row, or list the class (in classes.txt, or "
+            "as `classes` of arrays)."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The labels (n,) int64 of all rows, and their groups, sites and domains or None; -1 where a row has none."""
+
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    groups: np.ndarray | None
+    sites: np.ndarray | None
+    site_names: tuple[str, ...]
+    train_rows: int
+    domains: np.ndarray | None = None
+
+    @property
+    def are_usable(self) -> np.ndarray:
+        """Whether each row has a label, and a group if there are groups: (n,) bool."""
+        usable = self.labels >= 0
+        return usable if self.groups is None else usable & (self.groups >= 0)
+
+    def of_rows(self, rows: np.ndarray) -> dict[str, Any]:
+        """The keys of some rows, by their names in Samples."""
+        return {
+            "labels": self.labels[rows],
+            "class_names": self.class_names,
+            "groups": None if self.groups is None else number_by_first(self.groups[rows]),
+            "sites": None if self.sites is None else self.sites[rows],
+            "domains": None if self.domains is None else self.domains[rows],
+            "site_names": self.site_names,
+            "train_rows": int((rows < self.train_rows).sum()),
+        }
+
+
 def read_keys(
     data_set: str,
-    cells: Mapping[str, Mapping[str, pyarrow.ChunkedArray]],
+    parts: dict[str, list[pyarrow.ChunkedArray]],
     label: str,
     columns: Columns,
     class_names: tuple[str, ...],
+    train_rows: int,
+    *,
     are_positions: bool = False,
-) -> dict[str, Any]:
-    """Labels, groups and sites of all rows, by their names in Samples.
+    alone: bool = False,
+) -> Keys:
+    """The labels, groups and sites of all rows.
 
     Args:
-        cells: of each column by split. label: the column of labels.
-        class_names: those that are known, () for none.
-        are_positions: whether stored numbers are class numbers whatever the classes are called.
-
-    Raises:
-        DataError: what read_labels and read_values raise.
+        parts: each column's pieces, those of the training rows first. label: the name of the labels' column.
+        class_names: the known names, () for none. are_positions: whether stored numbers are class numbers, whatever
+            the names are.
+        alone: whether each row is judged by itself, so that a bad one is refused by nobody.
     """
-    keys: dict[str, Any] = {}
-    key = Key.of(data_set, label, cells[label])
-    keys["labels"], keys["class_names"] = read_labels(key, class_names, are_positions)
-    if columns.group:
-        keys["groups"] = by_first(read_values(Key.of(data_set, columns.group, cells[columns.group])))
-    if columns.partition:
-        values = read_values(Key.of(data_set, columns.partition, cells[columns.partition]))
-        site_names, numbers = np.unique(values, return_inverse=True)
-        keys["sites"], keys["site_names"] = numbers.astype(np.int64), tuple(map(str, site_names.tolist()))
-    return keys
+
+    def read(column: str) -> KeyColumn:
+        return KeyColumn.of(data_set, column, parts[column], train_rows)
+
+    key = read(label)
+    if not class_names and not alone and len(key.codes):
+        class_names = _name_classes(key)
+    labels = key.number(numbering(class_names, are_positions))
+    if not alone:
+        key.refuse(labels, "label", len(class_names))
+    numbers: dict[str, np.ndarray] = {}
+    site_names: tuple[str, ...] = ()
+    for column in columns.extra:
+        key = read(column)
+        # stored numbers in their order, strings in the order of their letters
+        are_strings = any(isinstance(value, str) for value in key.values)
+        ordered = sorted(key.words, key=None if are_strings else int)
+        numbers[column] = key.number(_positions(ordered))
+        if not alone:
+            key.refuse(numbers[column], "group")
+        if column == columns.partition:
+            site_names = tuple(ordered)
+    groups, sites = numbers.get(columns.group), numbers.get(columns.partition)
+    return Keys(labels, class_names, groups, sites, site_names, train_rows)
 
 
-def read_values(key: Key) -> np.ndarray:
-    """The groups, or the sites, of all rows: (n,) whole numbers or strings.
-
-    Raises:
-        DataError: they are neither, or the first row without one.
-    """
-    if not len(key.values):
-        return np.empty(0, dtype=np.int64)
-    kind = name_kind(key.values.type)
-    if kind not in ("strings", "whole numbers"):
-        raise DataError(
-            f"column {key.column!r} of {key.data_set!r} holds {kind}, but groups must be whole numbers or strings."
-        )
-    key.refuse_missing("group")
-    values: np.ndarray = key.values.to_numpy()
-    return values
+def _positions(words: Sequence[str]) -> Callable[[Any], int | None]:
+    """The function from a value to the position of its word."""
+    position = {word: number for number, word in enumerate(words)}
+    return lambda value: position.get(word_of(value) or "")
 
 
-def are_called_by_numbers(class_names: Sequence[str]) -> bool:
-    """Whether a class is called by a whole number that is not its position, as grades are: 1, 2, 3. Numbers are then
-    names, in a file of any format. In 0, 1, 2, other they are both."""
-    spellings = map(word_of, class_names)
-    return any(_WHOLE_NUMBER.fullmatch(word) and word != str(position) for position, word in enumerate(spellings))
+def number_by_first(values: np.ndarray) -> np.ndarray:
+    """Distinct values numbered in the order of their first rows: (n,) int64."""
+    import pandas as pd
+
+    numbers: np.ndarray = pd.factorize(values)[0].astype(np.int64)
+    return numbers
 
 
 def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
-    """The function from a label to its class number, None for what is no class; it reads single labels as `read_labels`
-    reads columns.
+    """The function from a label to its class number, None for what is no class.
+
+    A name goes before a number. Numbers are class numbers, unless a class is called by a whole number that is not its
+    position, as grades are (1, 2, 3): then numbers are names, too.
 
     Args:
-        are_positions: as in `read_labels`.
+        are_positions: whether stored numbers are class numbers, whatever the names are.
     """
     position = {word_of(name): label for label, name in reversed(list(enumerate(class_names)))}
-    has_numbers = are_called_by_numbers(class_names)
+    are_grades = False
+    for word, label in position.items():
+        if word and _WHOLE_NUMBER.fullmatch(word) and word != str(label):
+            are_grades = True
 
     def number_of(value: Any) -> int | None:
-        if isinstance(value, bool):
-            value = int(value)
-        if isinstance(value, float) and value.is_integer():
-            # one missing label makes fractions of all numbers of a column
-            value = int(value)
-        if not isinstance(value, str | bytes | int):
+        word = word_of(value)
+        is_position = are_positions and not isinstance(value, str | bytes)
+        if word is None:
             return None
-        word, is_position = word_of(value), are_positions and isinstance(value, int)
         if word in position and not is_position:
             return position[word]
-        if not _WHOLE_NUMBER.fullmatch(word) or (has_numbers and not is_position):
+        if not _WHOLE_NUMBER.fullmatch(word) or (are_grades and not is_position):
             return None
         return int(word) if 0 <= int(word) < len(class_names) else None
 
     return number_of
 
 
-def word_of(value: Any) -> str:
-    """A label as a word, written as `Key` has it."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="replace")
-    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", unicodedata.normalize("NFC", str(value)).strip())
-
-
-def read_labels(
-    key: Key, class_names: tuple[str, ...], are_positions: bool = False
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The class number of each row, (n,) int64, and the classes' names.
-
-    Names are numbered in the order of `class_names`, or sorted where there are none. Whole numbers, stored or written
-    out, are class numbers, unless a class has such a name (`are_called_by_numbers`).
-
-    Args:
-        class_names: those that are known, () for none.
-        are_positions: whether stored numbers are class numbers whatever the classes are called.
-
-    Raises:
-        DataError: the column holds neither names nor whole numbers, the first row without a label or with one that is
-            no class, too many classes, what a regression predicts.
-    """
-    import pyarrow
-    import pyarrow.compute as pc
-
-    values = key.values
-    if not len(values):
-        return np.empty(0, np.int64), class_names
-    if not is_string(values.type) and name_kind(values.type) != "whole numbers":
-        bins = "; put numbers with decimals into a few bins, as pandas.cut does" if "double" in str(values.type) else ""
-        raise DataError(
-            f"column {key.column!r} of {key.data_set!r} holds {values.type}, but labels must be class numbers "
-            f"0, 1, 2, …{bins}."
-        )
-    key.refuse_missing("label")
-    if not is_string(values.type) and not are_positions and are_called_by_numbers(class_names):
-        values = values.cast(pyarrow.string())
-    if is_string(values.type):
-        distinct = sorted(values.unique().to_pylist())
-        if not class_names:
-            _refuse_missing_words(key, distinct)
-            _refuse_target(key, distinct)
-        are_numbers = all(map(_WHOLE_NUMBER.fullmatch, distinct))
-        if not are_numbers or are_called_by_numbers(class_names):
-            if not class_names:
-                _refuse_many(key, len(distinct))
-                class_names = tuple(distinct)
-            names = _unify(pyarrow.chunked_array([pyarrow.array(class_names, values.type)]))
-            numbers = pc.index_in(values, value_set=names.combine_chunks())
-            unknown = np.flatnonzero(numbers.is_null().to_numpy())
-            if unknown.size:
-                row = int(unknown[0])
-                raise LabelsError(
-                    f"{key.place(row)} has the label {values[row].as_py()!r}, but classes.txt names no such class: add "
-                    "it there or correct the row."
-                )
-            return numbers.to_numpy().astype(np.int64), class_names
-        values = values.cast("int64")
-
-    labels = values.to_numpy().astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names) if class_names else False))
-    if wrong.size:
-        row = int(wrong[0])
-        allowed = "0 or more"
-        if class_names:
-            allowed = f"0 to {len(class_names) - 1}, since there are {len(class_names)} class names"
+def _name_classes(key: KeyColumn) -> tuple[str, ...]:
+    """The classes of a column without a list of them: its words, but not those for a missing value, sorted; or as many
+    as its whole numbers need."""
+    _refuse_target(key)
+    others = key.words.difference(MISSING_NUMBERS)
+    are_numbers = bool(others) and all(map(is_number, others))
+    names = sorted(key.words.difference(MISSING_NUMBERS if are_numbers else MISSING))
+    count = len(names)
+    are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
+    if names and are_whole:
+        count = max(map(int, names)) + 1
+    if count > MOST_CLASSES:
         raise LabelsError(
-            f"{key.place(row)} has the label {labels[row]}, but labels must be {allowed}: correct the row or the class "
-            "names."
-        )
-    if not class_names:
-        _refuse_many(key, int(labels.max()) + 1)
-        class_names = tuple(map(str, range(int(labels.max()) + 1)))
-    return labels, class_names
-
-
-def _refuse_missing_words(key: Key, distinct: Sequence[str]) -> None:
-    """Refuse a word for a missing value, which would become a class; beside numbers there are more such words."""
-    other_labels = [label for label in distinct if label not in MISSING_NUMBERS]
-    missing_words = MISSING_NUMBERS if other_labels and all(map(is_number, other_labels)) else MISSING
-    if not other_labels or set(missing_words).isdisjoint(distinct):
-        return
-    for row, value in enumerate(key.values.to_pylist()):
-        if value in missing_words:
-            raise LabelsError(
-                f"{key.place(row)} has no label (it holds {value!r}): give it one or drop the row, or list the classes "
-                "(in classes.txt, or as `classes` of arrays) if that is one."
-            )
-
-
-def _refuse_target(key: Key, distinct: Sequence[str]) -> None:
-    """Refuse labels with decimals that are nearly all different: what a regression predicts."""
-    rows = len(key.values)
-    decimals = [label for label in distinct if not _WHOLE_NUMBER.fullmatch(label)]
-    if decimals and rows > MOST_ROWS_A_CLASS and len(distinct) > rows / 2 and all(map(is_number, distinct)):
-        raise LabelsError(
-            f"column {key.column!r} of {key.data_set!r} holds decimals, {len(distinct)} different ones in {rows} rows: "
-            "a label is a class; put the numbers into a few bins, as pandas.cut does, or set label-column to the "
-            "column with the classes."
-        )
-
-
-def _refuse_many(key: Key, count: int) -> None:
-    if count > MOST_NAMES:
-        raise LabelsError(
-            f"column {key.column!r} of {key.data_set!r} would make {count} classes, more than {MOST_NAMES}: set "
+            f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}: set "
             "label-column to the one with the classes, or list the classes in classes.txt."
+        )
+    return tuple(map(str, range(count))) if are_whole else tuple(names)
+
+
+def _refuse_target(key: KeyColumn) -> None:
+    """Refuse what a regression predicts: stored fractions, or written decimals that are nearly all different."""
+    has_fractions = False
+    for value in key.values:
+        if isinstance(value, float) and np.isfinite(value) and value % 1:
+            has_fractions = True
+    rows = len(key.codes)
+    is_written = rows > SMALL_TABLE and len(key.words) > rows / 2 and all(map(is_number, key.words))
+    if has_fractions or (is_written and not all(map(_WHOLE_NUMBER.fullmatch, key.words))):
+        raise LabelsError(
+            f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class: put the numbers into a "
+            "few bins, as pandas.cut does, or set label-column to the column with the classes."
         )

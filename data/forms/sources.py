@@ -1,8 +1,7 @@
-"""Data sets by name, hub id or local path, and those that come with this package or from the hub."""
+"""Data sets by name, hub id or local path; and those of this package and of the hub."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -17,14 +16,14 @@ from protosphere.core.paths import is_path
 from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.folders import TEST_SPLITS, Folder, read_folder
 from protosphere.data.forms.spiral import NUM_CLASSES, spiral
-from protosphere.data.forms.tables import HubSplit, Split, TableReader, features_of_schema
+from protosphere.data.forms.tables import open_hub, read_tables
 from protosphere.data.samples import Samples
 
 if TYPE_CHECKING:
     import datasets
 
 BUILT_IN = ("digits", "spiral")
-# Short names for the papers' data sets: hub id and, where the hub has several, the configuration.
+# short names of the papers' data sets: the hub id and, where there are several, the configuration
 HUB = {
     "cifar10": ("uoft-cs/cifar10", None),
     "cifar100": ("uoft-cs/cifar100", None),
@@ -40,11 +39,7 @@ HUB = {
 
 
 def locate(dataset: str) -> str | Folder:
-    """What a `dataset` setting names: a built-in or hub id, or a local folder. Reads no data.
-
-    Raises:
-        DataError: an unknown name, a path that does not exist, or a folder without data.
-    """
+    """The local folder, or the name of the built-in or the hub's data set, that a `dataset` setting names."""
     if is_path(dataset):
         # what lies beside a link to a file is beside the link
         return read_folder(Path(os.path.abspath(os.path.expanduser(dataset))))
@@ -54,17 +49,14 @@ def locate(dataset: str) -> str | Folder:
         return HUB[dataset][0]
     if re.fullmatch(r"[\w.-]+/[\w.-]+", dataset):
         return dataset
-    names = [*BUILT_IN, *HUB]
-    near = difflib.get_close_matches(dataset.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? The names are" if near else "the names are"
     raise DataError(
-        f"unknown data set {dataset!r}: {hint} {', '.join(names)}; a hub id has the form owner/name, and a local "
-        "folder starts with /, ./, ../ or ~."
+        f"unknown data set {dataset!r}: the names are {', '.join([*BUILT_IN, *HUB])}; a hub id has the form "
+        "owner/name, and a local folder starts with /, ./, ../ or ~."
     )
 
 
 def read_built_in(name: str, points: int, noise: float, seed: int) -> Samples:
-    """One of BUILT_IN; `points`, `noise` and `seed` are of the spiral (spiral.py)."""
+    """A data set of BUILT_IN; `points`, `noise` and `seed` are of the spiral."""
     if name == "spiral":
         positions, arms = spiral(points, noise, seed)
         return Samples(name, positions, arms, len(arms), tuple(f"arm {k}" for k in range(NUM_CLASSES)))
@@ -79,20 +71,12 @@ def read_built_in(name: str, points: int, noise: float, seed: int) -> Samples:
 def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image_size: int = 0) -> Samples:
     """Images or texts of the Hugging Face hub, which are written to the folder `target`.
 
-    The test split is `test`, or without one `validation`; other splits are left out.
-
-    Raises:
-        DataError: it cannot be fetched; what TableReader raises.
+    The test split is `test` or, without one, `validation`; other splits are left out.
     """
-    tables = _fetch(hub_id, cache_dir)
-    train = tables.get("train", next(iter(tables.values())))
-    splits: dict[str, Split] = {"train": HubSplit(hub_id, train)}
-    for name in TEST_SPLITS:
-        if name in tables and tables[name] is not train:
-            splits["test"] = HubSplit(hub_id, tables[name])
-            break
-    features = features_of_schema(train.features.arrow_schema)
-    return TableReader(hub_id, splits, columns, features=features, image_size=image_size).read_inputs(target)
+    splits = _fetch(hub_id, cache_dir)
+    train = "train" if "train" in splits else next(iter(splits))
+    test = next((name for name in TEST_SPLITS if name in splits and name != train), "")
+    return read_tables(open_hub(hub_id, splits, train, test), columns, target, image_size=image_size)
 
 
 def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
@@ -118,8 +102,7 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
 
 @contextmanager
 def _quiet_hub(folder: Path) -> Iterator[None]:
-    """Downloads of huggingface_hub go to `folder`, for which `datasets` has no parameter; and no line says that an
-    attempt failed, since the error has the last one's reason."""
+    """Have huggingface_hub download to `folder`, for which `datasets` has no parameter, and log no failed attempt."""
     from huggingface_hub import constants
     from huggingface_hub.utils import logging
 

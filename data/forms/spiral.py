@@ -21,9 +21,6 @@ def spiral(points: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray
 
     Returns:
         Positions (6 · points, 2) float32 and arms (6 · points,) int64, the rows in random order.
-
-    Raises:
-        DataError: fewer points.
     """
     if points < 2:
         raise DataError(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")

@@ -1,14 +1,16 @@
-"""The files of tables: parquet, and CSV, which is read strictly.
+"""Files of tables as Arrow: parquet, and CSV, which is read strictly.
 
-pandas and Arrow guess: rows that are short lose columns silently, the string "00012" becomes 12, and "2020-01-01" a
-time. Here every CSV column is strings, a value stays as it is, and a broken row is an error.
+pandas and Arrow guess: short rows lose columns silently, the string "00012" becomes 12, and "2020-01-01" a time. Here
+every CSV column has strings, and a broken row is an error.
 """
 
 from __future__ import annotations
 
 import codecs
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,28 +19,98 @@ from protosphere.core.errors import DataError
 if TYPE_CHECKING:
     import pyarrow
 
-_BATCH = 1000  # rows that are read together
+BATCH = 1000  # rows in memory at once: images and texts are large
+_LARGE_BATCH = 100_000  # of numbers and labels, which are read as a whole
 _LONGEST_HEADER = 2**20  # bytes
 _BLOCK_BYTES = 2**24  # no row may be longer
 
 
-def types_of(path: Path) -> dict[str, pyarrow.DataType]:
-    """The columns of a file, in its order, and what each holds: of CSV strings.
+@dataclass(frozen=True, eq=False)
+class TablePart:
+    """A piece of a table: a file, a split of the hub, or a folder of images.
 
-    Raises:
-        DataError: the file cannot be read, or names a column twice.
+    Attributes:
+        name: of the file, for messages. schema: its columns. batches: some columns, as tables of so many rows at most.
+        opens_files: whether the path of an image without bytes is read; it may be any file of this machine.
+    """
+
+    name: str
+    schema: pyarrow.Schema
+    batches: Callable[[Sequence[str], int], Iterator[pyarrow.Table]]
+    opens_files: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in their order."""
+        return list(self.schema.names)
+
+    def read(self, names: Sequence[str]) -> pyarrow.Table:
+        """Some columns of all rows."""
+        import pyarrow
+
+        empty = pyarrow.schema([self.schema.field(name) for name in names]).empty_table()
+        return pyarrow.concat_tables([empty, *self.batches(names, _LARGE_BATCH)])
+
+    def is_string(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return is_string(self.schema.field(name).type)
+
+    @property
+    def notes(self) -> dict[str, dict[str, Any]]:
+        """What `datasets` has noted about columns: the names of classes, and which columns are images."""
+        try:
+            noted = json.loads((self.schema.metadata or {})[b"huggingface"])["info"]["features"]
+            return {name: note for name, note in noted.items() if isinstance(note, dict)}
+        except (KeyError, ValueError, TypeError, AttributeError):
+            # somebody else may have written notes of another form
+            return {}
+
+    def class_names(self, column: str) -> tuple[str, ...]:
+        """The names of classes that are noted of a column, () for none; its numbers are positions among them."""
+        names = self.notes.get(column, {}).get("names")
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def is_string(kind: Any) -> bool:
+    """Whether an Arrow type is that of strings."""
+    return str(kind) in ("string", "large_string")
+
+
+def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
+    """A CSV or parquet file, of which the header alone is read now.
+
+    Args:
+        skips_ragged: whether a CSV row with more or fewer fields than the header is left out.
     """
     import pyarrow
+    import pyarrow.parquet
 
     if path.suffix == ".csv":
-        return {name: pyarrow.string() for name in _csv_header(path)}
-    schema = parquet_schema(path)
-    _refuse_twice(path, schema.names)
-    return {name: _plain_type(schema.field(name).type) for name in schema.names}
+        names = _csv_header(path)
+        schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
+    else:
+        stored = pyarrow.parquet.read_schema(path)
+        names = stored.names
+        fields = [field.with_type(_plain_type(field.type)) for field in stored]
+        schema = pyarrow.schema(fields, metadata=stored.metadata)
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
+
+    def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
+        if path.suffix == ".csv":
+            yield from _csv_batches(path, names, skips_ragged)
+            return
+        plain = pyarrow.schema([schema.field(name) for name in names])
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(rows, columns=list(names)):
+                yield pyarrow.Table.from_batches([batch]).select(names).cast(plain)
+
+    return TablePart(path.name, schema, batches)
 
 
 def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
-    """Of categories as pandas writes them what they are of, and of strings as polars has them plain ones."""
+    """The type of a category's values, as pandas writes categories; plain strings for the strings of polars."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(kind):
@@ -46,99 +118,19 @@ def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
     return pyarrow.string() if str(kind) == "string_view" else kind
 
 
-def parquet_schema(path: Path) -> pyarrow.Schema:
-    """The columns of a parquet file, with what `datasets` has written about them."""
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_schema(path)
-
-
-def read_columns(path: Path, names: Sequence[str], skips_ragged: bool = False) -> pyarrow.Table:
-    """Some columns of a file; strings of every kind that parquet has are plain ones.
-
-    Args:
-        skips_ragged: whether a CSV row with more or fewer fields than the header is left out.
-
-    Raises:
-        DataError: the file cannot be read, has such a row, or is not UTF-8.
-    """
-    import pyarrow.parquet
-
-    if path.suffix == ".csv":
-        schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
-        return pyarrow.Table.from_batches(_csv_batches(path, names, skips_ragged), schema)
-
-    table = pyarrow.parquet.read_table(path, columns=list(names))
-    for place, field in enumerate(table.schema):
-        kind = _plain_type(field.type)
-        if kind != field.type:
-            table = table.set_column(place, field.name, table.column(place).cast(kind))
-    return table
-
-
-def read_cells(path: Path, name: str, skips_ragged: bool = False) -> Iterator[Any]:
-    """Arrow's cells of one column, of which a batch at a time is in memory, since images and texts are large; arguments
-    as in `read_columns`."""
-    import pyarrow.parquet
-
-    if path.suffix == ".csv":
-        for batch in _csv_batches(path, [name], skips_ragged):
-            yield from batch.column(0)
-        return
-    with pyarrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(_BATCH, columns=[name]):
-            yield from batch.column(0)
-
-
-def count_rows(path: Path) -> int:
-    """How many rows a file has.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    import pyarrow.parquet
-
-    if path.suffix == ".csv":
-        return sum(batch.num_rows for batch in _csv_batches(path, _csv_header(path)[:1]))
-    return int(pyarrow.parquet.read_metadata(path).num_rows)
-
-
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
 def _csv_header(path: Path) -> list[str]:
+    """The names of the columns."""
     import pyarrow
 
-    _refuse_dialect(path)
-    try:
-        # whoever reads the rows judges them
-        with _open_csv(path, skips_ragged=True) as reader:
-            names: list[str] = reader.schema.names
-    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
-        raise _describe_csv_error(path, error) from error
-    _refuse_twice(path, names)
-    return names
-
-
-def _refuse_twice(path: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
-
-
-def _refuse_dialect(path: Path) -> None:
-    """Refuse a file that is not UTF-8 with commas between fields, by its header.
-
-    Raises:
-        DataError: what stands there, and the remedy.
-    """
     with path.open("rb") as file:
         header = file.readline(_LONGEST_HEADER)
-    if not header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        # of a file whose lines end so all would be the header
-        header = header.lstrip(b"\r").partition(b"\r")[0]
     if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{str(path)!r} is UTF-16: save the file in UTF-8.")
+    # lines may end with a carriage return alone
+    header = header.lstrip(b"\r").partition(b"\r")[0]
     for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if sign in header and b"," not in header:
             raise DataError(
@@ -148,23 +140,29 @@ def _refuse_dialect(path: Path) -> None:
             )
     if header.rstrip().endswith(b","):
         raise DataError(
-            f"{str(path)!r} has a comma at the end of its header, so that its last column has no name: take away the "
+            f"{str(path)!r} has a comma at the end of its header, so that its last column has no name: remove the "
             "commas at the ends of its rows."
         )
+    try:
+        # rows are judged when they are read
+        with _open_csv(path, (), skips_ragged=True) as reader:
+            return list(reader.schema.names)
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+        raise _describe_csv_error(path, error) from error
 
 
-def _csv_batches(path: Path, names: Sequence[str], skips_ragged: bool = False) -> Iterator[pyarrow.RecordBatch]:
-    """Some columns, in the order of the names, piece by piece."""
+def _csv_batches(path: Path, names: Sequence[str], skips_ragged: bool) -> Iterator[pyarrow.Table]:
     import pyarrow
 
     try:
         with _open_csv(path, names, skips_ragged) as reader:
-            yield from reader
+            for batch in reader:
+                yield pyarrow.Table.from_batches([batch])
     except pyarrow.ArrowInvalid as error:
         raise _describe_csv_error(path, error) from error
 
 
-def _open_csv(path: Path, names: Sequence[str] = (), skips_ragged: bool = False) -> Any:
+def _open_csv(path: Path, names: Sequence[str], skips_ragged: bool) -> Any:
     import pyarrow
     from pyarrow import csv
 
@@ -181,20 +179,21 @@ def _open_csv(path: Path, names: Sequence[str] = (), skips_ragged: bool = False)
 
 
 def _describe_csv_error(path: Path, error: Exception) -> DataError:
-    """What Arrow says, without the content of the row: notes do not belong in a log."""
+    """Arrow's message without the content of the row, which does not belong in a log."""
     reason = str(error)
     row = re.search(r"Row #(\d+)", reason)
     place = f"row {int(row[1]) - 2} of {str(path)!r}" if row else repr(str(path))
     ragged = re.search(r"Expected (\d+) columns, got (\d+)", reason)
     if ragged:
         return DataError(
-            f"{place} has another number of fields ({ragged[2]}) than the header ({ragged[1]}): mend the row; a field "
-            'with commas, quotes or line breaks stands in double quotes, a quote in it as "".'
+            f"{place} has another number of fields ({ragged[2]}) than the header ({ragged[1]}): correct the row; a "
+            'field with commas, quotes or line breaks stands in double quotes, a quote in it as "".'
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         return DataError(f"{place} is not UTF-8: save the file in UTF-8.")
     if "Empty CSV file" in reason:
         return DataError(f"{place} is empty: write a header and rows, or remove it.")
-    if "straddling" in reason:
-        return DataError(f"{place} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end.")
-    return DataError(f"{place} cannot be read as CSV ({type(error).__name__}): write it anew.")
+    return DataError(
+        f"{place} cannot be read as CSV ({type(error).__name__}): write it anew; perhaps a quote lacks its end, or a "
+        f"row has more than {_BLOCK_BYTES} bytes."
+    )

@@ -1,9 +1,8 @@
-"""What the columns of a table of numbers and categories are, and what a row of them becomes.
+"""The columns of a table of numbers and categories, and the features that a row becomes.
 
-A number is one feature, and where the column may lack values a second one that says so; a category is one feature a
-value, and one more for a missing value where there can be any. What is missing of a number stays NaN in the stored
-rows: a client puts the mean of its own training rows there (client_data.py). Sites that see their own rows alone
-agree on the features by a `columns.json` beside the table.
+A number is one feature. A category is one feature per value. Either has one more feature for a missing value if the
+column may lack values. A missing number stays NaN in the stored rows: each client replaces it by the mean of its own
+training rows. Sites agree on the features by a `columns.json` beside their tables.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.folders import SCHEMA
-from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS, is_number, is_string
+from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS, is_number, place_of
+from protosphere.data.forms.table_files import is_string
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,17 +28,14 @@ NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 NOTHING = "no value"
-TRUTHS = ("false", "true")
-NUMBERS_SHARE = 0.9  # of a column's values, from which on the rest are mistakes
-_FEW = 10  # values that a category may have however few rows there are
+NUMBERS_SHARE = 0.9  # of a column's values, from which on the others are mistakes
+_FEW = 10  # values that a category may have, however few rows there are
+_TRUTHS = {"false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, and what its cells can be: `values` of a category; `missing`: there may be none.
-
-    `kind` is "number" or "category".
-    """
+    """A column: its `kind`, "number" or "category", the `values` of a category, and whether values may be missing."""
 
     name: str
     kind: str
@@ -47,48 +44,44 @@ class Column:
 
     @property
     def features(self) -> int:
-        """How many features it becomes."""
+        """How many features the column becomes."""
         return (1 if self.kind == NUMBER else len(self.values)) + self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """As columns.json has it."""
+        """The column as columns.json has it."""
         values = {"values": list(self.values)} if self.kind == CATEGORY else {}
         return {"name": self.name, "kind": self.kind, **values, "missing": self.missing}
 
     def encode(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """(n, features) float32, and which rows hold what the column cannot (n,) bool."""
-        return self._encode_numbers(cells) if self.kind == NUMBER else self._encode_one_hot(cells)
+        """Features (n, features) float32, and which cells the column does not allow, (n,) bool."""
+        features = np.zeros((len(cells), self.features), np.float32)
+        if self.kind == NUMBER:
+            # the other sites' table may have stored truths
+            values, missing = _as_numbers(cells, _TRUTHS)
+            with np.errstate(over="ignore"):
+                features[:, 0] = values
+            wrong = ~missing & ~np.isfinite(features[:, 0])
+        else:
+            codes, missing = self._find_values(cells)
+            rows = np.flatnonzero(codes >= 0)
+            features[rows, codes[rows]] = 1
+            wrong = ~missing & (codes < 0)
+        if self.missing:
+            features[missing, -1] = 1
+        return features, wrong | (missing & (not self.missing))
 
-    def _encode_numbers(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        values, missing = _as_numbers(cells, truths=True)
-        with np.errstate(over="ignore"):
-            numbers = values.astype(np.float32)
-        wrong = missing & (not self.missing) | ~missing & ~np.isfinite(numbers)
-        features = [numbers, missing.astype(np.float32)] if self.missing else [numbers]
-        return np.stack(features, axis=1), wrong
-
-    def _encode_one_hot(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    def _find_values(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+        """The index of each cell's value, -1 for none of them; and which cells are missing."""
         import pyarrow
         import pyarrow.compute as pc
 
         if pyarrow.types.is_boolean(cells.type):
-            cells = self._spell_truths(cells)
-        cell_texts, missing = _as_words(cells, MISSING)
-        codes = pc.index_in(cell_texts, value_set=pyarrow.array(self.values, pyarrow.string())).fill_null(-1).to_numpy()
-        features = np.zeros((len(codes), self.features), np.float32)
-        rows = np.flatnonzero(~missing & (codes >= 0))
-        features[rows, codes[rows]] = 1
-        if self.missing:
-            features[missing, -1] = 1
-        return features, np.where(missing, not self.missing, codes < 0)
-
-    def _spell_truths(self, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-        """True and false as the column's values have them: a CSV file of pandas has True, which is then a word."""
-        import pyarrow
-
-        spelled = {value.lower(): value for value in self.values}
-        spelling_of = {truth: spelled.get(str(truth).lower(), str(truth)) for truth in (True, False)}
-        return pyarrow.chunked_array([[spelling_of.get(cell) for cell in cells.to_pylist()]], pyarrow.string())
+            # as pandas writes them to a CSV file
+            cells = pc.if_else(cells, "True", "False")
+        words, missing = _as_words(cells, MISSING)
+        values = pyarrow.array(self.values, pyarrow.string())
+        codes: np.ndarray = pc.index_in(words, value_set=values).fill_null(-1).to_numpy()
+        return codes, missing
 
 
 def columns_from_json(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
@@ -107,14 +100,14 @@ class TableSchema:
 
     @property
     def numeric(self) -> np.ndarray:
-        """Which features are the values of a number: (F,) bool."""
+        """Which features are numbers, neither indicators nor values of a category: (F,) bool."""
         flags = []
         for column in self.columns:
             flags += [column.kind == NUMBER] + [False] * (column.features - 1) if column.features else []
         return np.array(flags, dtype=bool)
 
     def count_missing(self, inputs: np.ndarray) -> dict[str, int]:
-        """How many of the encoded rows lack a value of each column that may lack one."""
+        """How many encoded rows lack a value, for each column that may lack one."""
         counts, end = {}, 0
         for column in self.columns:
             end += column.features
@@ -123,55 +116,47 @@ class TableSchema:
         return counts
 
     @classmethod
-    def fit(cls, name: str, tables: Mapping[str, pyarrow.Table], column_names: Sequence[str]) -> TableSchema:
-        """What the columns of all splits hold together: one may have whole numbers where another has fractions.
+    def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
+        """The schema that all rows of a table have in common.
 
         Args:
-            name: the data set's, for messages. tables: by split, "train" first.
-
-        Raises:
-            DataError: a column of another kind than numbers or strings, of strays among numbers, or of too many values.
+            name: the data set's, for messages. train_rows: the number of training rows, which come first.
         """
-        for column in column_names:
+        for column in table.column_names:
             if column in UNNAMED:
                 raise DataError(
                     f"{name!r} has the column {column!r} without a name of its own, the numbers of rows as pandas "
                     f"writes them: write the table with index=False, or name the columns to use in {SCHEMA}."
                 )
-        joined = join_tables(name, [table.select(column_names) for table in tables.values()])
-        train_rows = tables["train"].num_rows
-        return cls(tuple(_fit_column(name, column, joined.column(column), train_rows) for column in column_names))
+        columns = [_fit_column(name, column, table.column(column), train_rows) for column in table.column_names]
+        return cls(tuple(columns))
 
-    def encode(self, name: str, split: str, table: pyarrow.Table, alone: bool = False) -> np.ndarray:
-        """Rows as features: (n, F) float32, NaN for a number that is missing.
+    def encode(
+        self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, alone: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows can be used, (n,) bool.
 
         Args:
-            name, split: for messages. table: has all columns.
-            alone: a row that holds what its column cannot has infinity there, and is not refused.
-
-        Raises:
-            DataError: a cell holds what its column cannot.
+            name, train_rows: as in `fit`. table: some rows of all columns. first: the number of the first one.
+            alone: a cell that its column does not allow makes its row unusable, and is not refused.
         """
         parts = [np.zeros((table.num_rows, 0), np.float32)]
+        usable = np.ones(table.num_rows, dtype=bool)
         for column in self.columns:
             cells = table.column(column.name)
             _refuse_odd_type(name, column.name, cells.type)
             features, wrong = column.encode(cells)
-            if alone:
-                features[wrong] = np.inf
-            elif wrong.any():
+            if wrong.any() and not alone:
                 row = int(wrong.argmax())
-                raise _describe_wrong_cell(name, split, column, row, cells[row].as_py())
+                place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
+                raise _describe_wrong_cell(place, column.kind, cells[row].as_py())
+            usable &= ~wrong
             parts.append(features)
-        return np.concatenate(parts, axis=1)
+        return np.concatenate(parts, axis=1), usable
 
     @classmethod
     def load(cls, path: Path) -> TableSchema:
-        """What a columns.json says.
-
-        Raises:
-            DataError: it is none.
-        """
+        """Read a columns.json."""
         try:
             columns = columns_from_json(json.loads(path.read_text("utf-8"))["columns"])
             is_schema = bool(columns) and _are_distinct([column.name for column in columns])
@@ -189,11 +174,7 @@ class TableSchema:
         return cls(columns)
 
     def save(self, path: Path) -> None:
-        """Write a columns.json.
-
-        Raises:
-            DataError: it cannot be written.
-        """
+        """Write a columns.json."""
         lines = ",\n  ".join(json.dumps(column.as_json(), ensure_ascii=False) for column in self.columns)
         try:
             with replacing(path) as temporary:
@@ -212,18 +193,19 @@ def describe_cell(value: Any) -> str:
     return NOTHING if is_missing else f"{value!r}"
 
 
-def _describe_wrong_cell(name: str, split: str, column: Column, row: int, value: Any) -> DataError:
+def _describe_wrong_cell(place: str, kind: str, value: Any) -> DataError:
     what = describe_cell(value)
-    place = f"{name!r} has {what} in row {row} of its {split} table in the column {column.name!r}"
-    if column.kind == NUMBER and what != NOTHING and is_number(str(value)):
-        return DataError(f"{place}, which is not finite: correct that cell, or empty it where it has no value.")
+    if kind == NUMBER and what != NOTHING and is_number(str(value)):
+        return DataError(
+            f"there is {what} in {place}, which is not finite: correct that cell, or empty it where it has no value."
+        )
     return DataError(
-        f"{place}, which {SCHEMA}, or the rows that the columns were made of, do not have: correct the row, or let "
-        f"{SCHEMA} say that the column, a {column.kind}, can be missing or have that value."
+        f"there is {what} in {place}, which {SCHEMA}, or the rows that the columns were made of, do not have: correct "
+        f"the row, or let {SCHEMA} say that the column, a {kind}, can be missing or have that value."
     )
 
 
-# --- what kind a column is -------------------------------------------------------------------------------------------
+# --- the kind of a column --------------------------------------------------------------------------------------------
 
 
 def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows: int) -> Column:
@@ -233,11 +215,11 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         return Column(column, NUMBER, missing=bool(missing.any()))
 
     _refuse_stray(name, column, cells, values[~missing], train_rows)
-    cell_texts, missing = _as_words(cells, MISSING)
-    distinct = sorted(word for word in cell_texts.unique().to_pylist() if word is not None)
+    words, missing = _as_words(cells, MISSING)
+    distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
     texts = [word for word in distinct if not is_number(word)]
     if not texts:
-        # a number all the same: its row refuses infinity
+        # the column has an infinite number, whose row is refused later
         return Column(column, NUMBER, missing=bool(missing.any()))
     if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
         sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
@@ -245,24 +227,17 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
             f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
             "numbers with a point."
         )
-    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(cell_texts) // 2):
+    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(cell_texts)} rows, such "
-            f"as {texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct "
-            f"or empty that cell; if ids, name the columns to use in {SCHEMA}."
+            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
+            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
+            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
 
 def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: np.ndarray, train_rows: int) -> None:
-    """Refuse what is no number in a column where nearly all values are numbers, and too many for those of a category.
-
-    Args:
-        values: of the cells that have one, infinity for what is no number.
-
-    Raises:
-        DataError: the first such cell.
-    """
+    """Refuse a word in a column where nearly all `values` are numbers, more different ones than a category has."""
     numbers = values[np.isfinite(values)]
     if len(np.unique(numbers)) <= _FEW or len(numbers) < NUMBERS_SHARE * len(values):
         return
@@ -271,12 +246,11 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
         if cell is None or word in MISSING_NUMBERS or is_number(word):
             continue
         remedy = "correct that cell, or empty it where it has no value"
-        if word.count(",") == 1 and is_number(word.replace(",", ".")):
+        if is_number(word.replace(",", ".", 1)):
             remedy = "write decimals with a point, and nothing between thousands"
-        place = str(row) if row < train_rows else f"{row - train_rows} of its test table"
         raise DataError(
-            f"{name!r} has {word!r} in row {place} in the column {column!r}, whose other values are numbers: {remedy}; "
-            f"a category of all these values needs a {SCHEMA}."
+            f"there is {word!r} in {place_of(name, row, train_rows)}, in the column {column!r}, whose other values are "
+            f"numbers: {remedy}; a category of all these values needs a {SCHEMA}."
         )
 
 
@@ -292,37 +266,33 @@ def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
         )
 
 
-# --- cells, of whatever type they are --------------------------------------------------------------------------------
+# --- cells, whatever their type --------------------------------------------------------------------------------------
 
 
-def _as_numbers(cells: pyarrow.ChunkedArray, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing.
-
-    With `truths` the words true and false are 1 and 0, as the column has them where it is no strings.
-    """
+def _as_numbers(cells: pyarrow.ChunkedArray, words: Mapping[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for a missing one and infinity for what is no number; and which are missing. `words` may
+    stand for numbers."""
     import pyarrow
 
     if not is_string(cells.type):
         values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
         return values, np.isnan(values)
-    cell_texts, missing = _as_words(cells, MISSING_NUMBERS)
+    texts, missing = _as_words(cells, MISSING_NUMBERS)
     try:
-        values = cell_texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+        values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
-        values = np.array([_parse_number(word, truths) for word in cell_texts.to_pylist()])
+        values = np.array([_parse_number(word, words or {}) for word in texts.to_pylist()])
     # the word nan is no number, either
     return np.where(np.isnan(values) & ~missing, np.inf, values), missing
 
 
-def _parse_number(word: str | None, truths: bool) -> float:
+def _parse_number(word: str | None, words: Mapping[str, float]) -> float:
     if word is None:
         return np.nan
-    if truths and word.lower() in TRUTHS:
-        return float(TRUTHS.index(word.lower()))
     try:
         return float(word)
     except ValueError:
-        return np.inf
+        return words.get(word.lower(), np.inf)
 
 
 def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tuple[Any, np.ndarray]:
@@ -330,23 +300,19 @@ def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tupl
     import pyarrow
     import pyarrow.compute as pc
 
-    cell_texts = pc.utf8_trim_whitespace(cells.cast(pyarrow.string()))
-    missing = pc.is_in(cell_texts, value_set=pyarrow.array([*missing_words, None], pyarrow.string()))
-    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), cell_texts), np.asarray(missing.to_numpy())
+    texts = pc.utf8_trim_whitespace(cells.cast(pyarrow.string()))
+    missing = pc.is_in(texts, value_set=pyarrow.array([*missing_words, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), texts), np.asarray(missing.to_numpy())
 
 
 def join_tables(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
-    """Tables one below another, each column of the type that all its parts have in common.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Tables one below another; each column has the type that all parts have in common."""
     import pyarrow
 
     typed_parts = []
     for part in parts:
         for place, field in enumerate(part.schema):
-            # strings none of which is there are of no type: other files may have numbers in that column
+            # a column without a value has no type: other files may have numbers there
             if is_string(field.type) and part.column(place).null_count == part.num_rows:
                 part = part.set_column(place, field.name, pyarrow.nulls(part.num_rows))
         typed_parts.append(part)

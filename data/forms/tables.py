@@ -1,30 +1,21 @@
-"""A data set in tables, of files or of the hub: numbers and categories, texts, or encoded images."""
+"""Tables of files, of the hub or of a folder of images, as samples: numbers and categories, texts, or images."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.data.forms.columns import (
-    IMAGE_COLUMNS,
-    TEXT_COLUMNS,
-    Columns,
-    find_label,
-    list_columns,
-    refuse_absent,
-)
-from protosphere.data.forms.folders import SCHEMA, Folder
-from protosphere.data.forms.images import Stored, decode_images, is_readable, refuse_unsized
-from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import is_string, name_kind, read_keys, to_python
-from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
-from protosphere.data.forms.table_schema import Column, TableSchema, join_tables
+from protosphere.data.forms.columns import IMAGE_COLUMNS, TEXT_COLUMNS, Columns
+from protosphere.data.forms.folders import SCHEMA, Folder, class_of
+from protosphere.data.forms.images import Stored, decode_images, read_file, refuse_image_size
+from protosphere.data.forms.labels import Keys, place_of, read_keys, to_python
+from protosphere.data.forms.table_files import BATCH, TablePart, open_table
+from protosphere.data.forms.table_schema import TableSchema, join_tables
 from protosphere.data.forms.texts import Texts, write_texts
 from protosphere.data.samples import INPUTS, Samples
 
@@ -32,353 +23,256 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow
 
-TEXT, IMAGE = "text", "image"
-_BATCH = 1000
+NUMBERS, TEXTS, IMAGES = "numbers", "texts", "images"
 
 
-@dataclass(frozen=True)
-class FileSplit:
-    """The training or the test table of a data set, in files of one format; `alone` as in TableReader."""
-
-    name: str
-    paths: tuple[Path, ...]
-    alone: bool = False
-
-    @property
-    def types(self) -> Mapping[str, pyarrow.DataType]:
-        """The columns of the first file, in their order, and what each holds."""
-        return types_of(self.paths[0])
-
-    def read(self, names: Sequence[str]) -> pyarrow.Table:
-        """Some columns of all files.
-
-        Raises:
-            DataError: a file lacks one.
-        """
-        self._refuse_lacking(names)
-        return join_tables(self.name, [read_columns(path, names, self.alone) for path in self.paths])
-
-    def cells(self, name: str) -> Iterator[Any]:
-        """Arrow's cells of one column, file after file.
-
-        Raises:
-            DataError: a file lacks it.
-        """
-        self._refuse_lacking([name])
-        for path in self.paths:
-            yield from read_cells(path, name, self.alone)
-
-    def refuse_more_columns(self) -> None:
-        """Refuse a column that a later file has and the first one lacks: it would be no feature.
-
-        Raises:
-            DataError: it names the first.
-        """
-        first = self.types
-        for path in self.paths[1:]:
-            for name in types_of(path):
-                if name not in first:
-                    raise DataError(
-                        f"{self.name!r} has the column {name!r} in {path.name}, but not in {self.paths[0].name}: give "
-                        f"all tables the same columns, or name those to use in {SCHEMA}."
-                    )
-
-    def _refuse_lacking(self, names: Sequence[str]) -> None:
-        for path in self.paths:
-            types = types_of(path)
-            for name in names:
-                if name not in types:
-                    raise DataError(
-                        f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
-                        f"the columns of the first, or of {SCHEMA}."
-                    )
-
-
-@dataclass(frozen=True)
-class HubSplit:
-    """A split that `datasets` has fetched from the hub; its methods are as FileSplit's."""
-
-    name: str
-    table: datasets.Dataset
-
-    @property
-    def types(self) -> Mapping[str, pyarrow.DataType]:
-        """Its columns."""
-        schema = self.table.features.arrow_schema
-        return {name: schema.field(name).type for name in schema.names}
-
-    def read(self, names: Sequence[str]) -> pyarrow.Table:
-        """Some columns.
-
-        Raises:
-            DataError: it lacks one.
-        """
-        for name in names:
-            if name not in self.table.column_names:
-                raise DataError(
-                    f"{self.name!r} has no column {name!r} in its test table; {list_columns(self.table.column_names)}: "
-                    "give both tables the same columns."
-                )
-        return self.table.select_columns(list(names)).with_format("arrow")[:]
-
-    def cells(self, name: str) -> Iterator[Any]:
-        """Arrow's cells of one column."""
-        for batch in self.table.select_columns([name]).with_format("arrow").iter(_BATCH):
-            yield from batch.column(name)
-
-
-Split = FileSplit | HubSplit
-
-
-def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
-    """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
-    has a usual name of texts, and it is no site's."""
-    if columns.text:
-        return False
-    if (folder.root / SCHEMA).is_file():
-        return True
-    if site:
-        return False
-    types = types_of(folder.train[0])
-    for name in TEXT_COLUMNS:
-        # parquet alone knows numbers from strings before every row is read
-        if name in types and (folder.format == "csv" or is_string(types[name])):
-            return False
-    return not holds_images(types) and len(types) > 1
-
-
-def holds_images(types: Mapping[str, pyarrow.DataType]) -> bool:
-    """Whether a table of these columns may hold images: strings and numbers alone are none."""
-    return any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
-
-
-def read_table_folder(
-    folder: Folder, columns: Columns, target: Path, *, image_size: int = 0, site: bool = False, alone: bool = False
-) -> Samples:
-    """The samples of a folder's tables; inputs that are large are written to `target`.
-
-    Raises:
-        DataError: what TableReader raises.
-    """
-    reader = TableReader(
-        folder.name,
-        {split: FileSplit(folder.name, paths, alone) for split, paths in folder.splits.items()},
-        columns,
-        folder.class_names,
-        texts_only=folder.format == "csv",
-        features=features_of_schema(parquet_schema(folder.train[0])) if folder.format == "parquet" else {},
-        image_size=image_size,
-        alone=alone,
-    )
-    if not is_numbers(folder, columns, site):
-        return reader.read_inputs(target)
-    return reader.read_numbers(TableSchema.load(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None)
-
-
-@dataclass(frozen=True)
-class TableReader:
-    """How a data set's tables are read.
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """The tables of a data set.
 
     Attributes:
-        name: the data set's, for messages. splits: "train", and perhaps "test".
-        columns: what the settings name. class_names: those of a classes.txt, () for none.
-        texts_only: the format holds no images.
-        features: what `datasets` says of columns, by name. image_size: that of images, 0 for their own.
-        alone: whether each row is judged by itself (independent_rows.py).
+        name: the data set's, for messages. train, test: the parts.
+        class_names: the known names, () for none. are_positions: whether labels are class numbers, whatever the names.
+        schema: the columns.json, if there is one. may_be_numbers: whether the columns may be numbers and categories.
+        domain_of_part: the domain of each part, () without domains.
     """
 
     name: str
-    splits: Mapping[str, Split]
-    columns: Columns
+    train: Sequence[TablePart]
+    test: Sequence[TablePart]
     class_names: tuple[str, ...] = ()
-    texts_only: bool = False
-    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    image_size: int = 0
-    alone: bool = False
-
-    def read_numbers(self, schema: TableSchema | None) -> Samples:
-        """Rows of numbers and categories as features, by a schema, or by what the whole table holds.
-
-        Raises:
-            DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
-                column's, unusable labels or groups.
-        """
-        train = self.splits["train"]
-        types = train.types
-        refuse_absent(self.name, types, self.columns)
-        label = self.columns.label or find_label(self.name, types, self.columns.extra)
-        keys = [label, *self.columns.extra]
-        feature_names = [name for name in types if name not in keys]
-        if schema is not None:
-            feature_names = [column.name for column in schema.columns]
-            for name in feature_names:
-                if name in keys:
-                    raise DataError(
-                        f"{SCHEMA} of {self.name!r} has the feature {name!r}, which is its column of labels, groups "
-                        "or sites: remove it."
-                    )
-
-        tables = {split: part.read([*feature_names, *keys]) for split, part in self.splits.items()}
-        if schema is None:
-            if isinstance(train, FileSplit):
-                train.refuse_more_columns()
-            schema = TableSchema.fit(self.name, tables, feature_names)
-        inputs = []
-        for split, table in tables.items():
-            features = schema.encode(self.name, split, table, self.alone)
-            if self.alone:
-                are_finite = ~np.isinf(features).any(axis=1)
-                tables[split], rows = self._select_usable(table, label, iter(are_finite.tolist()), bool)
-                features = features[rows]
-            inputs.append(features)
-        return self._samples(np.concatenate(inputs), tables, label, self.class_names, schema.columns)
-
-    def read_inputs(self, folder: Path) -> Samples:
-        """Rows of images or texts, which are written to `folder`.
-
-        Raises:
-            DataError: no column of inputs or of labels, an input that cannot be used, unusable labels or groups.
-        """
-        types = self.splits["train"].types
-        refuse_absent(self.name, types, self.columns)
-        kind, inputs = self._find_inputs(types)
-        if self.alone and kind == IMAGE:
-            refuse_unsized(self.image_size)
-        label = self.columns.label or find_label(self.name, types, [*self.columns.extra, inputs])
-        tables = {split: part.read([label, *self.columns.extra]) for split, part in self.splits.items()}
-        selected: dict[str, np.ndarray] = {}
-        if self.alone:
-            for split, table in tables.items():
-                cells = map(to_python, self.splits[split].cells(inputs))
-                is_usable = _is_image if kind == IMAGE else _is_text
-                tables[split], selected[split] = self._select_usable(table, label, cells, is_usable)
-
-        class_names = self.class_names or tuple(map(str, self._listed_names(label)))
-        # labels first: they are read in no time, and images are not
-        samples = self._samples(np.empty(0), tables, label, class_names)
-        if kind == TEXT:
-            write_texts(self._texts(inputs, selected), folder)
-            return replace(samples, inputs=Texts.open(folder))
-
-        def pictures() -> Iterator[tuple[str, Stored]]:
-            in_files = isinstance(self.splits["train"], FileSplit)
-            for place, cell in self._cells(inputs, selected):
-                stored = cell.as_py()
-                if in_files and stored and stored.get("bytes") is None and stored.get("path"):
-                    # nobody would see that the file has changed, and a table may name any file of this machine
-                    raise DataError(
-                        f"{place} names the file {stored['path']!r} where an image belongs: write the images' bytes "
-                        "into the table, or give a folder of images."
-                    )
-                yield place, stored
-
-        decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
-        return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)
-
-    def _find_inputs(self, types: Mapping[str, pyarrow.DataType]) -> tuple[str, str]:
-        """Whether the table holds images or texts, and the column that does.
-
-        A table is text if a setting names the column, or if it has no image column and has a text column of a usual
-        name.
-        """
-        if self.columns.text:
-            return TEXT, self.columns.text
-        free = [name for name in types if name not in self.columns.named.values()]
-        if not self.texts_only:
-            for name in free:
-                if self.features.get(name, {}).get("_type") == "Image":
-                    return IMAGE, name
-            for name in IMAGE_COLUMNS:
-                if name in free and str(types[name]).startswith("struct"):
-                    return IMAGE, name
-        for name in TEXT_COLUMNS:
-            if name in free and is_string(types[name]):
-                return TEXT, name
-
-        kind, remedy = TEXT, f"name it {TEXT_COLUMNS[0]} or set text-column"
-        if not self.texts_only:
-            kind = IMAGE
-            remedy = (
-                f"name one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}, or set text-column to the "
-                "one with texts"
-            )
-        raise DataError(
-            f"{self.name!r} has no {kind} column; {list_columns(types)}: {remedy}; a site's table of numbers needs a "
-            f"{SCHEMA}."
-        )
-
-    def _select_usable(
-        self, table: pyarrow.Table, label: str, inputs: Iterator[Any], is_usable: Callable[[Any], bool]
-    ) -> tuple[pyarrow.Table, np.ndarray]:
-        """The rows that can be used, with the numbers of their classes in place of labels, and which they are."""
-        groups = table.column(self.columns.group) if self.columns.group else None
-        are_positions = bool(self._listed_names(label))
-        rows, numbers = usable(table.column(label), groups, inputs, is_usable, self.class_names, are_positions)
-        table = table.take(rows)
-        return table.set_column(table.column_names.index(label), label, [numbers]), rows
-
-    def _samples(
-        self,
-        inputs: np.ndarray,
-        tables: Mapping[str, pyarrow.Table],
-        label: str,
-        class_names: tuple[str, ...],
-        columns: tuple[Column, ...] = (),
-    ) -> Samples:
-        """Samples of these inputs with the labels, groups and sites that the tables hold."""
-        # `_select_usable` has put class numbers in the place of labels
-        are_positions = self.alone or bool(self._listed_names(label))
-        cells = {}
-        for name in (label, *self.columns.extra):
-            cells[name] = {split: table.column(name) for split, table in tables.items()}
-        keys = read_keys(self.name, cells, label, self.columns, class_names, are_positions)
-        return Samples(self.name, inputs, train_rows=tables["train"].num_rows, columns=columns, **keys)
-
-    def _listed_names(self, label: str) -> list[Any]:
-        """The classes that `datasets` has noted of a column, whose numbers are positions in that list."""
-        return listed_names(self.features, label)
-
-    def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
-        """Arrow's cells of the rows that are used, each with where it stands, for a sentence."""
-        for split, part in self.splits.items():
-            selected_rows = set(selected[split].tolist()) if split in selected else None
-            for row, cell in enumerate(part.cells(name)):
-                if selected_rows is None or row in selected_rows:
-                    yield f"row {row} of the {split} table of {self.name!r}", cell
-
-    def _texts(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[str]:
-        for place, cell in self._cells(name, selected):
-            try:
-                text = cell.as_py()
-            except UnicodeDecodeError:
-                raise DataError(f"{place} is not UTF-8: write its text in UTF-8.") from None
-            if text is None or (isinstance(text, str) and not text.strip()):
-                raise DataError(f"{place} has no text: give it one or drop the row.")
-            if not isinstance(text, str):
-                raise DataError(f"{place} holds {name_kind(cell.type)} in column {name!r}, but texts must be strings.")
-            yield text
+    are_positions: bool = False
+    schema: Path | None = None
+    may_be_numbers: bool = True
+    domain_of_part: Sequence[int] = ()
 
 
-def listed_names(features: Mapping[str, Mapping[str, Any]], column: str) -> list[Any]:
-    """The classes of a column by what `features_of_schema` gives; none where nothing is noted."""
-    names = features.get(column, {}).get("names")
-    return names if isinstance(names, list) else []
+def open_folder(folder: Folder, alone: bool = False) -> TableSource:
+    """The tables of a folder, or its images as tables of paths.
+
+    Args:
+        alone: whether each row is judged by itself.
+    """
+    is_images = folder.format == "images"
+
+    def open_files(paths: Sequence[Path]) -> list[TablePart]:
+        if is_images:
+            return [_open_images(folder, paths)]
+        return [open_table(path, skips_ragged=alone) for path in paths]
+
+    return TableSource(
+        folder.name,
+        open_files(folder.train),
+        open_files(folder.test),
+        folder.class_names,
+        are_positions=is_images,
+        schema=None if is_images else folder.schema,
+    )
 
 
-def features_of_schema(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:
-    """What `datasets` has noted of the columns: their classes' names, and which are images. Notes of another form,
-    which somebody else may have written, do not count."""
-    try:
-        noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: feature for name, feature in noted.items() if isinstance(feature, dict)}
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return {}
+def _open_images(folder: Folder, paths: Sequence[Path]) -> TablePart:
+    import pyarrow
+
+    # root/train/class/image, or root/class/image
+    depth = 1 if (folder.root / "train").is_dir() else 0
+    images, labels = [], []
+    for path in paths:
+        name = class_of(Path(path.relative_to(folder.root).parts[depth]))
+        images.append({"bytes": None, "path": bytes(path)})
+        labels.append(folder.class_names.index(name))
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.binary())])
+    columns = [pyarrow.array(images, kind), pyarrow.array(labels, pyarrow.int64())]
+    table = pyarrow.table(columns, ["image", "label"])
+    return TablePart(folder.name, table.schema, lambda names, rows: iter([table.select(names)]), opens_files=True)
 
 
-def _is_image(value: Any) -> bool:
-    """Whether a table's cell holds an image; a file's name is none."""
-    return bool(value) and value.get("bytes") is not None and is_readable(value)
+def open_hub(hub_id: str, splits: Mapping[str, datasets.Dataset], train: str, test: str) -> TableSource:
+    """Two splits of a data set of the hub; `test` may be ""."""
+
+    def open_split(name: str) -> TablePart:
+        split = splits[name]
+
+        def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
+            for batch in split.select_columns(list(names)).with_format("arrow").iter(rows):
+                yield batch.select(list(names))
+
+        return TablePart(f"split {name}", split.features.arrow_schema, batches, opens_files=True)
+
+    tests = [open_split(test)] if test else []
+    return TableSource(hub_id, [open_split(train)], tests, may_be_numbers=False)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def read_tables(
+    source: TableSource,
+    columns: Columns,
+    target: Path,
+    *,
+    image_size: int = 0,
+    site: bool = False,
+    alone: bool = False,
+) -> Samples:
+    """The samples of tables; images and texts are written to the folder `target`.
+
+    Args:
+        columns: those that settings name. image_size: H and W of images, 0 for their own.
+        site: whether the tables are a site's, so that numbers need a columns.json.
+        alone: whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else.
+    """
+    first, parts = source.train[0], [*source.train, *source.test]
+    kind, inputs = _find_inputs(source, columns, site)
+    label = columns.find_label(source.name, first.names, inputs)
+    key_names = [label, *columns.extra]
+    feature_names: list[str] = []
+    schema = None
+    if kind == NUMBERS:
+        schema = TableSchema.load(source.schema) if source.schema else None
+        feature_names = _feature_names(source, schema, key_names)
+    if kind != IMAGES:
+        refuse_image_size(source.name, image_size, kind)
+    _refuse_lacking(source.name, parts, [*feature_names, *key_names, *([inputs] if inputs else [])])
+
+    tables = [part.read([*feature_names, *key_names]) for part in parts]
+    train_rows = sum(table.num_rows for table in tables[: len(source.train)])
+    noted_names = first.class_names(label)
+    keys = read_keys(
+        source.name,
+        {name: [table.column(name) for table in tables] for name in key_names},
+        label,
+        columns,
+        source.class_names or noted_names,
+        train_rows,
+        are_positions=source.are_positions or bool(noted_names),
+        alone=alone,
+    )
+    if source.domain_of_part:
+        sizes = [table.num_rows for table in tables]
+        keys = replace(keys, domains=np.repeat(source.domain_of_part, sizes).astype(np.int64))
+    if kind == NUMBERS:
+        return _read_numbers(source.name, [table.select(feature_names) for table in tables], keys, schema, alone)
+    if kind == TEXTS:
+        return _read_texts(source.name, parts, inputs, keys, target, alone)
+
+    def images() -> Iterator[tuple[int, str, Stored]]:
+        for row, place, part, cell in _cells(source.name, parts, inputs, keys):
+            stored = to_python(cell)
+            if part.opens_files and stored and stored.get("bytes") is None and stored.get("path"):
+                stored = read_file(stored["path"])
+            yield row, place, stored
+
+    rows = decode_images(images, target / INPUTS, image_size, alone)
+    pixels = np.load(target / INPUTS, mmap_mode="r")
+    return Samples(source.name, pixels, scale=255.0, **keys.of_rows(rows))
+
+
+def _find_inputs(source: TableSource, columns: Columns, site: bool) -> tuple[str, str]:
+    """What tables hold, and in which column the images or texts are.
+
+    A table is text if a setting names the column, or if it has no column of images and has one of a usual name of
+    texts.
+    """
+    if columns.text:
+        return TEXTS, columns.text
+    if source.schema:
+        return NUMBERS, ""
+    table = source.train[0]
+    free = [name for name in table.names if name not in columns.named.values()]
+    for name in free:
+        if table.notes.get(name, {}).get("_type") == "Image":
+            return IMAGES, name
+    for name in IMAGE_COLUMNS:
+        if name in free and str(table.schema.field(name).type).startswith("struct"):
+            return IMAGES, name
+    for name in TEXT_COLUMNS:
+        if name in free and table.is_string(name):
+            return TEXTS, name
+    if source.may_be_numbers and not site and not may_hold_images(table) and len(table.names) > 1:
+        return NUMBERS, ""
+    raise DataError(
+        f"{source.name!r} has no image column and no text column; its columns are {', '.join(table.names) or 'none'}: "
+        f"name one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}, or set text-column to the one with "
+        f"texts; a site's table of numbers needs a {SCHEMA}."
+    )
+
+
+def may_hold_images(table: TablePart) -> bool:
+    """Whether a table has a column of another type than strings and numbers."""
+    kinds = [str(field.type) for field in table.schema]
+    return any(kind.startswith(("struct", "binary", "large_binary", "list")) for kind in kinds)
+
+
+def _feature_names(source: TableSource, schema: TableSchema | None, key_names: Sequence[str]) -> list[str]:
+    """The columns that become features."""
+    first = source.train[0]
+    if schema is not None:
+        names = [column.name for column in schema.columns]
+        for name in names:
+            if name in key_names:
+                raise DataError(
+                    f"{SCHEMA} of {source.name!r} has the feature {name!r}, which is its column of labels, groups or "
+                    "sites: remove it."
+                )
+        return names
+    for part in source.train[1:]:
+        for name in part.names:
+            if name not in first.names:
+                raise DataError(
+                    f"{source.name!r} has the column {name!r} in {part.name}, but not in {first.name}: give all tables "
+                    f"the same columns, or name those to use in {SCHEMA}."
+                )
+    return [name for name in first.names if name not in key_names]
+
+
+def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[str]) -> None:
+    for part in parts:
+        for name in names:
+            if name not in part.names:
+                raise DataError(
+                    f"{data_set!r} has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}: "
+                    f"give all tables the columns of the first, or of {SCHEMA}."
+                )
+
+
+def _read_numbers(
+    name: str, tables: Sequence[pyarrow.Table], keys: Keys, schema: TableSchema | None, alone: bool
+) -> Samples:
+    if schema is None:
+        schema = TableSchema.fit(name, join_tables(name, tables), keys.train_rows)
+    parts, usable_parts = [], []
+    first = 0
+    for table in tables:
+        features, usable = schema.encode(name, table, keys.train_rows, first, alone)
+        parts.append(features)
+        usable_parts.append(usable)
+        first += table.num_rows
+    rows = np.flatnonzero(np.concatenate(usable_parts) & keys.are_usable)
+    return Samples(name, np.concatenate(parts)[rows], columns=schema.columns, **keys.of_rows(rows))
+
+
+def _read_texts(name: str, parts: Sequence[TablePart], column: str, keys: Keys, target: Path, alone: bool) -> Samples:
+    rows: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for row, place, _, cell in _cells(name, parts, column, keys):
+            text = to_python(cell)
+            if isinstance(text, str) and text.strip():
+                rows.append(row)
+                yield text
+            elif not alone:
+                raise DataError(f"{place} has no text in UTF-8 in column {column!r}: give it one or drop the row.")
+
+    write_texts(texts(), target)
+    return Samples(name, Texts.open(target), **keys.of_rows(np.array(rows, dtype=np.int64)))
+
+
+def _cells(
+    data_set: str, parts: Sequence[TablePart], column: str, keys: Keys
+) -> Iterator[tuple[int, str, TablePart, Any]]:
+    """The cells of a column in the rows with usable keys, each with its row, its place for messages and its part."""
+    usable = keys.are_usable
+    row = 0
+    for part in parts:
+        for batch in part.batches([column], BATCH):
+            for cell in batch.column(0):
+                if usable[row]:
+                    yield row, place_of(data_set, row, keys.train_rows), part, cell
+                row += 1

@@ -1,136 +1,122 @@
-"""Who holds which rows: partitions by name, and the split of one client's rows."""
+"""The partitions by name: functions that divide a pool among clients, and what follows for official test samples.
+
+A partition has a generator of its own: [seed, attempt] for `iid`, `dirichlet` and `pathological`, [seed, 0, 2] and
+[seed, 0, 3] for the others. The splits of clients have [seed, client], the shared test set [seed, 0, 1].
+"""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from protosphere.core.errors import DataError
+from protosphere.data.partition.few_shots import few_shots
+from protosphere.data.partition.splits import largest_remainder
+from protosphere.data.partition.table import TABLE, divide_by_table
+from protosphere.data.partition.units import Pool
+from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 
-# draws of one generator, and generators: 1001 draws in all; so many draws has one partitioner of flwr-datasets
-_DRAWS, _ATTEMPTS = 11, 91
+IID, DIRICHLET, PATHOLOGICAL = "iid", "dirichlet", "pathological"
+WAY_SHOT, MIXED, COLUMN, SITES = "way-shot", "mixed", "column", "sites"
+Parts = list[np.ndarray]  # the units of each client, (k,) int64
+Partitioner = Callable[[Pool, DataSpec, np.random.Generator], Parts]
 
-
-def partition_rows(
-    labels: np.ndarray,
-    num_partitions: int,
-    scheme: str,
-    *,
-    alpha: float,
-    self_balancing: bool,
-    classes_per_client: int,
-    min_samples: int,
-    seed: int,
-) -> list[np.ndarray]:
-    """Deal all rows to clients: every row goes to exactly one client.
-
-    `iid` deals a shuffled table evenly. `dirichlet` draws, class by class, the clients' shares from Dir(alpha),
-    and is repeated until every client has `min_samples` rows. `pathological` gives blocks of clients
-    `classes_per_client` classes each, in uneven parts (`pathological_parts`).
-
-    Args:
-        labels: (n,) int, the class of each row.
-        num_partitions: number of clients, 1 to n.
-        scheme: one of these three.
-        alpha: concentration of the Dirichlet distribution, above 0: small is skewed.
-        self_balancing: whether a client that has more than an even share of all rows gets none of the classes to come
-            (`dirichlet`).
-        classes_per_client: classes of a client (`pathological`), 1 to the number of classes.
-        min_samples: rows that each client holds at least; 0 allows clients without a row.
-        seed: at least 0; the same seed and labels give the same partition.
-
-    Returns:
-        For each client its row indices, sorted, int64.
-
-    Raises:
-        DataError: too few rows or classes, or no partition that meets `min_samples`.
-    """
-    labels = np.asarray(labels)
-    num_classes = np.unique(labels).size
-    _check(labels.size, num_classes, num_partitions, scheme, classes_per_client, min_samples)
-    for attempt in range(_ATTEMPTS):
-        rng = np.random.default_rng([seed, attempt])
-        order = rng.permutation(labels.size)
-        if scheme == "pathological":
-            parts = pathological_parts(labels[order], num_partitions, classes_per_client, min_samples, rng)
-        else:
-            # these draw the numbers that flwr-datasets' partitioners draw, without the two seconds of their imports
-            generator = np.random.default_rng(int(rng.integers(2**31)))
-            if scheme == "iid":
-                parts = np.array_split(np.arange(labels.size), num_partitions)
-            else:
-                parts = _dirichlet_parts(labels[order], num_partitions, alpha, self_balancing, min_samples, generator)
-        if min(map(len, parts)) >= min_samples:
-            return [np.sort(order[part]) for part in parts]
-    draws, setting, remedy = {
-        "dirichlet": (_ATTEMPTS * _DRAWS, f"alpha = {alpha}", "raise alpha"),
-        "pathological": (_ATTEMPTS, f"classes-per-client = {classes_per_client}", "change classes-per-client"),
-    }[scheme]
-    raise DataError(
-        f"none of {draws} draws of the {scheme} partition with {setting} gave each of {num_partitions} clients at "
-        f"least min-samples = {min_samples} of {labels.size} samples: {remedy}, or lower min-samples or the number of "
-        "clients."
-    )
+# 1001 draws in all: each attempt has a new generator, and flwr-datasets draws this often from one
+_ATTEMPTS, _DRAWS = 91, 11
 
 
-def _check(
-    rows: int,
-    num_classes: int,
-    num_partitions: int,
-    scheme: str,
-    classes_per_client: int,
-    min_samples: int,
-) -> None:
-    if rows < num_partitions * max(min_samples, 1):
-        minimum = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
+def deal(spec: DataSpec, pool: Pool) -> Parts:
+    """The units of each client, for training and, with split = "pooled", for test."""
+    partitioner, stream = PARTITIONERS[spec.partition]
+    if stream:
+        return partitioner(pool, spec, np.random.default_rng([spec.seed, 0, stream]))
+    try:
+        _refuse_small(pool, spec)
+        for attempt in range(_ATTEMPTS):
+            rng = np.random.default_rng([spec.seed, attempt])
+            order = rng.permutation(len(pool))
+            parts = partitioner(Pool(pool.samples, pool.rows, pool.labels[order], None), spec, rng)
+            if min(map(len, parts)) >= spec.min_samples:
+                return [np.sort(order[part]) for part in parts]
+        cause = f"alpha = {spec.alpha}"
+        if spec.partition == PATHOLOGICAL:
+            cause = f"classes-per-client = {spec.classes_per_client}"
         raise DataError(
-            f"{num_partitions} clients {minimum}need at least {num_partitions * max(min_samples, 1)} samples, but the "
-            f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples if it is set."
+            f"no draw of the {spec.partition} partition with {cause} gave each of {spec.clients} clients at least "
+            f"min-samples = {spec.min_samples} of {len(pool)} samples: change {cause.split()[0]}, or lower min-samples "
+            "or the number of clients."
         )
-    if scheme == "pathological":
-        if not 1 <= classes_per_client <= num_classes:
-            raise DataError(
-                f"classes-per-client is {classes_per_client}, but it must lie between 1 and {num_classes}, the number "
-                "of classes that have samples."
-            )
-        if num_partitions * classes_per_client < num_classes:
-            raise DataError(
-                f"{num_partitions} clients with classes-per-client = {classes_per_client} hold at most "
-                f"{num_partitions * classes_per_client} of {num_classes} classes, so that samples would belong to no "
-                f"client: raise classes-per-client to {math.ceil(num_classes / num_partitions)} or the number of "
-                "clients."
-            )
+    except DataError as error:
+        if pool.unit_of_row is None:
+            raise
+        raise DataError(f"{str(error).rstrip('.')}; samples that share a group count as one here.") from error
 
 
-def pathological_parts(
-    labels: np.ndarray,
-    num_partitions: int,
-    classes_per_client: int,
-    min_samples: int,
-    rng: np.random.Generator,
-) -> list[np.ndarray]:
-    """Deal classes to blocks of clients, in uneven parts, as the generator of HtFLlib, ProtoNorm and TinyProto does.
+def _refuse_small(pool: Pool, spec: DataSpec) -> None:
+    clients, per_client = spec.clients, spec.classes_per_client
+    needed = clients * max(spec.min_samples, 1)
+    if len(pool) < needed:
+        minimum = f"with min-samples = {spec.min_samples} each " if spec.min_samples > 1 else ""
+        raise DataError(
+            f"{clients} clients {minimum}need at least {needed} samples, but the data set has {len(pool)}: lower the "
+            "number of clients or min-samples, or raise max-samples if it is set."
+        )
+    num_classes = np.unique(pool.labels).size
+    fewest = math.ceil(num_classes / clients)
+    if spec.partition == PATHOLOGICAL and not fewest <= per_client <= num_classes:
+        raise DataError(
+            f"classes-per-client is {per_client}, but it must lie between {fewest}, or {clients} clients leave samples "
+            f"to nobody, and {num_classes}, the number of classes that have samples: change it, or clients."
+        )
 
-    Class after class goes to the first clients that have fewer than `classes_per_client`: to as many of them as
-    there are places for each class. All of them but the last get a number of its rows that is uniform between a tenth
-    of an even part (or `min_samples` over the number of classes, if that is more) and an even part; the last gets
-    the rest.
 
-    Args:
-        labels: (n,) int, the class of each row, in the order in which rows are dealt.
-        min_samples: not a bound: a client may get fewer rows.
+def divide_evenly(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
+    """`iid`: even parts, as the partitioner of flwr-datasets makes them."""
+    return np.array_split(np.arange(len(pool)), spec.clients)
 
-    Returns:
-        For each client its positions in `labels`, int64.
+
+def divide_by_dirichlet(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
+    """`dirichlet`: class by class, the clients' shares are drawn from Dir(alpha).
+
+    The draws are those of flwr-datasets' partitioner, whose import takes two seconds; it draws again while a client has
+    fewer than `min_samples`. With `self_balancing` a client above an even share gets none of the classes to come.
     """
-    classes = np.unique(labels)
-    places = np.full(num_partitions, classes_per_client)
-    parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in range(num_partitions)]
+    generator = np.random.default_rng(int(rng.integers(2**31)))
+    even = len(pool) / spec.clients
+    for _ in range(_DRAWS):
+        parts = [np.empty(0, dtype=np.int64) for _ in range(spec.clients)]
+        for label in np.unique(pool.labels):
+            positions = np.flatnonzero(pool.labels == label)
+            shares = generator.dirichlet(np.full(spec.clients, float(spec.alpha)))
+            if spec.self_balancing:
+                shares[[part.size > even for part in parts]] = 0
+                shares /= shares.sum()
+            ends = (np.cumsum(shares) * positions.size).astype(int)[:-1]
+            for client, piece in enumerate(np.split(positions, ends)):
+                parts[client] = np.concatenate([parts[client], piece])
+        if min(map(len, parts)) >= spec.min_samples:
+            break
+    return parts
+
+
+def divide_by_class(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
+    """`pathological`: blocks of clients with the same few classes, in uneven parts, as the generator of HtFLlib,
+    ProtoNorm and TinyProto makes them.
+
+    Class after class goes to the first clients that have fewer than `classes_per_client`: to as many of them as there
+    are places for each class. All of them but the last get a number of its rows that is uniform between a tenth of an
+    even part (or `min_samples` over the number of classes, if that is more) and an even part; the last gets the rest.
+    """
+    classes = np.unique(pool.labels)
+    places = np.full(spec.clients, spec.classes_per_client)
+    parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in range(spec.clients)]
     for number, label in enumerate(classes):
         client_count = math.ceil(places.sum() / (classes.size - number))
         holders = np.flatnonzero(places)[:client_count]
-        positions = np.flatnonzero(labels == label)
+        positions = np.flatnonzero(pool.labels == label)
         even = positions.size / holders.size
-        least = min(max(even / 10, min_samples / classes.size), even)
+        least = min(max(even / 10, spec.min_samples / classes.size), even)
         sizes = rng.integers(math.floor(least), math.floor(even), holders.size - 1, endpoint=True)
         for holder, part in zip(holders, np.split(positions, np.cumsum(sizes)), strict=True):
             parts[holder].append(part)
@@ -138,109 +124,106 @@ def pathological_parts(
     return [np.concatenate(client_parts) for client_parts in parts]
 
 
-def _dirichlet_parts(
-    labels: np.ndarray,
-    num_partitions: int,
-    alpha: float,
-    self_balancing: bool,
-    min_samples: int,
-    generator: np.random.Generator,
-) -> list[np.ndarray]:
-    """Positions in `labels` (n,) for each client; those of the last draw where none gives everyone `min_samples`."""
-    even = labels.size / num_partitions
-    for _ in range(_DRAWS):
-        parts = [np.empty(0, dtype=np.int64) for _ in range(num_partitions)]
-        for label in np.unique(labels):
-            positions = np.flatnonzero(labels == label)
-            shares = generator.dirichlet(np.full(num_partitions, float(alpha)))
-            if self_balancing:
-                shares[[part.size > even for part in parts]] = 0
-                shares /= shares.sum()
-
-            ends = (np.cumsum(shares) * positions.size).astype(int)[:-1]
-            for client, piece in enumerate(np.split(positions, ends)):
-                parts[client] = np.concatenate([parts[client], piece])
-
-        if min(map(len, parts)) >= min_samples:
-            break
-    return parts
+def divide_by_site(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
+    """`column` and `sites`: all units of a site go to one client, in turn where there are more sites than clients."""
+    return _deal_sites(pool, pool, spec)
 
 
-def _largest_remainder(quotas: np.ndarray, total: int, room: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Whole numbers (k,) near `quotas` that sum to `total` if `room` allows it (Hamilton's apportionment).
-
-    Each gets the whole part of its quota; what is left goes, one each, to the largest remainders that have room, and
-    again so while there is room. Of equal remainders the larger entry of `ties` comes first, then the lower index.
-    """
-    seats = np.minimum(np.floor(quotas + 1e-9).astype(np.int64), room)
-    remainders = np.round(quotas - seats, 9)
-    ranking = np.lexsort((np.arange(quotas.size), -ties, -remainders))
-    while (missing := total - int(seats.sum())) > 0:
-        ranking = ranking[seats[ranking] < room[ranking]]
-        if not ranking.size:
-            break
-        seats[ranking[:missing]] += 1
-    return seats
+def _deal_sites(pool: Pool, dealt: Pool, spec: DataSpec) -> Parts:
+    """Divide the units of `dealt` by the sites that have training samples in `pool`."""
+    sites = sites_of(spec, pool.samples)
+    assert sites is not None
+    present, clients = np.unique(sites[pool.rows]), spec.clients
+    if len(present) < clients:
+        what = "data sets in dataset" if spec.partition == SITES else "values in partition-column"
+        raise DataError(
+            f"{clients} clients need as many {what}, one each, but there are {len(present)}: set clients to that "
+            "number or fewer, or take another partition."
+        )
+    values = dealt.by_unit(sites)
+    return [np.flatnonzero(np.isin(values, present[client::clients])) for client in range(clients)]
 
 
-def split_rows(
-    labels: np.ndarray, test_share: float, validation_share: float, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split one client's rows into train, test and validation, stratified by class.
+# each with the number of its generator, 0 for one per attempt
+PARTITIONERS: dict[str, tuple[Partitioner, int]] = {
+    IID: (divide_evenly, 0),
+    DIRICHLET: (divide_by_dirichlet, 0),
+    PATHOLOGICAL: (divide_by_class, 0),
+    WAY_SHOT: (few_shots, 2),
+    MIXED: (few_shots, 3),
+    TABLE: (divide_by_table, 3),
+    COLUMN: (divide_by_site, 3),
+    SITES: (divide_by_site, 3),
+}
 
-    The test part has round(share · m) rows, dealt to the classes by largest remainder; then the validation part
-    likewise. Each class keeps at least one training row, so a class of one row is a training row; test goes before
-    validation where both want the last free row of a class.
+
+def deal_tests(spec: DataSpec, pool: Pool, parts: Parts, tests: Pool) -> Parts:
+    """The official test units of each client: those of its sites; with `way-shot` and `mixed` all of the classes, and
+    of the domain, that it holds; else those of each class in proportion to the clients' training units.
 
     Args:
-        labels: (m,) int.
-        test_share, validation_share: each at least 0, together below 1.
-        seed: at least 0; decides which rows of a class go where.
-
-    Returns:
-        Three sorted int64 arrays of positions in `labels`: a disjoint cover of 0..m−1.
+        pool, parts: the training units and their division. tests: the test units.
     """
-    labels = np.asarray(labels)
-    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    test = _largest_remainder(counts * test_share, math.floor(labels.size * test_share + 0.5), counts - 1, counts)
-    validation = _largest_remainder(
-        counts * validation_share,
-        math.floor(labels.size * validation_share + 0.5),
-        counts - 1 - test,
-        counts,
-    )
-    order = np.lexsort((np.random.default_rng(seed).random(labels.size), codes))
-    codes = codes[order]
-    rank = np.arange(labels.size) - (np.cumsum(counts) - counts)[codes]
-    in_test = rank < test[codes]
-    in_validation = ~in_test & (rank < (test + validation)[codes])
-    return np.sort(order[~in_test & ~in_validation]), np.sort(order[in_test]), np.sort(order[in_validation])
+    samples = pool.samples
+    if spec.partition in (COLUMN, SITES):
+        return _deal_sites(pool, tests, spec)
+    num_classes = len(samples.class_names)
+    if spec.partition in (WAY_SHOT, MIXED):
+        cells, count = samples.labels, num_classes
+        if spec.partition == MIXED and samples.domains is not None:
+            cells, count = samples.domains * num_classes + cells, num_classes * len(samples.domain_names)
+        train_counts = class_counts(cells[pool.rows], parts, count)
+        return [np.flatnonzero(mask[cells[tests.rows]]) for mask in train_counts > 0]
+    return deal_in_proportion(tests.labels, class_counts(pool.labels, parts, num_classes), spec.seed)
 
 
-def deal_test_rows(test_labels: np.ndarray, train_counts: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Deal an official test split: each class's rows in proportion to the clients' training rows of that class.
+def deal_in_proportion(test_labels: np.ndarray, train_counts: np.ndarray, seed: int) -> Parts:
+    """Divide the test rows of each class in proportion to the clients' training rows of that class.
 
     Args:
-        test_labels: (m,) int in 0..K−1.
-        train_counts: (clients, K) int, rows that each client holds of each class in the official training split.
-        seed: at least 0; decides which rows, and who gets the last row of equal remainders.
+        test_labels: (m,) int in 0..K−1. train_counts: (clients, K) int.
+        seed: decides which rows, and who gets the last row of equal remainders.
 
     Returns:
-        For each client its sorted positions in `test_labels`. A class that no client holds is dealt to nobody.
+        For each client its sorted positions in `test_labels`. A class that no client holds goes to nobody.
     """
     rng = np.random.default_rng(seed)
-    dealt: list[list[np.ndarray]] = [[] for _ in train_counts]
+    dealt: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in train_counts]
     for label in np.flatnonzero(train_counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(test_labels == label))
         counts = train_counts[:, label]
         room = np.where(counts > 0, rows.size, 0)
-        shares = _largest_remainder(counts / counts.sum() * rows.size, rows.size, room, rng.random(counts.size))
+        shares = largest_remainder(counts / counts.sum() * rows.size, rows.size, room, rng.random(counts.size))
         for client, part in enumerate(np.split(rows, np.cumsum(shares)[:-1])):
             dealt[client].append(part)
-    return [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts])) for parts in dealt]
+    return [np.sort(np.concatenate(parts)) for parts in dealt]
 
 
-def class_counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) -> np.ndarray:
+def class_counts(labels: np.ndarray, parts: Parts, num_classes: int) -> np.ndarray:
     """Rows of each class (columns) that each client (rows) holds: (clients, num_classes) int64."""
     counts = [np.bincount(labels[part], minlength=num_classes) for part in parts]
     return np.array(counts, dtype=np.int64).reshape(len(parts), num_classes)
+
+
+def sites_of(spec: DataSpec, samples: Samples) -> np.ndarray | None:
+    """The site of each sample; None where the partition draws."""
+    return {COLUMN: samples.sites, SITES: samples.domains}.get(spec.partition)
+
+
+def refuse_undealable(spec: DataSpec, samples: Samples) -> None:
+    """Refuse samples that the partition cannot divide."""
+    partition = spec.partition
+    problem = ""
+    if partition == WAY_SHOT and samples.train_rows == len(samples.labels):
+        problem = f"tests on official test samples, but data set {samples.name!r} has none: give one that has"
+    elif partition in (MIXED, SITES) and len(samples.domain_names) < 2:
+        problem = (
+            f'divides by data set or domain, but {samples.name!r} is one: set dataset to a list ("mnist,usps" or '
+            '"./berlin.csv,./paris.csv"), or to a "<folder>/*" of several'
+        )
+    elif partition == COLUMN and samples.sites is None:
+        problem = "divides the samples by a table's column, but the data have none: name one in partition-column"
+    elif samples.groups is not None and partition in (WAY_SHOT, MIXED, TABLE):
+        problem = f"divides single samples, but those of {samples.name!r} come in groups: use no group-column"
+    if problem:
+        raise DataError(f"the {partition} partition {problem}, or take another partition.")

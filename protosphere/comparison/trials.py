@@ -13,10 +13,10 @@ from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
 from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Scalar, nearest, plain_name, refuse_unknown, shown
+from protosphere.data.decode import open_data
 from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import open_data
+from protosphere.data.spec import data_spec
 from protosphere.plans.assignments import RunConfig
 from protosphere.plans.run_config import (
     DEFAULT_CLIENTS,

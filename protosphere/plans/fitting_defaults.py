@@ -9,13 +9,13 @@ import numpy as np
 from protosphere.core import plugins
 from protosphere.core.home import home
 from protosphere.core.settings import ENCODERS, Scalar, Settings
+from protosphere.data.decode import open_data
 from protosphere.data.domains import are_tables, domains_of
 from protosphere.data.forms.folders import Folder
 from protosphere.data.forms.sources import locate
 from protosphere.data.forms.texts import Texts
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import open_data
-from protosphere.data.partition.dealing import COLUMN, SITES
+from protosphere.data.partition.partitioners import COLUMN, SITES
+from protosphere.data.spec import data_spec
 from protosphere.models import reads_text
 
 IMAGES = 4  # axes of images: samples, channels, rows and columns

@@ -16,11 +16,12 @@ from protosphere.core.home import home, results_root
 from protosphere.core.settings import Settings
 from protosphere.data.augment import refuse_unfit
 from protosphere.data.client_data import refuse_other_inputs
+from protosphere.data.decode import open_data
 from protosphere.data.domains import locate_all
 from protosphere.data.forms.texts import Texts
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import assignment, open_data
+from protosphere.data.partition.assignment import assignment
 from protosphere.data.samples import Samples
+from protosphere.data.spec import data_spec
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.server_app.ensemble import shared_labels

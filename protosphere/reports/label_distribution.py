@@ -8,8 +8,8 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.core.home import home
-from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import cached_partition_labels
+from protosphere.data.spec import data_spec
 from protosphere.reports import page
 from protosphere.reports.results import Results
 

@@ -11,12 +11,13 @@ from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
+from protosphere.data.decode import open_data
 from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.data.forms.texts import Texts
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
+from protosphere.data.partition.assignment import Assignment, assignment, domain_of, name_of
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec, data_spec
 from protosphere.reports.label_distribution import Holdings
 
 PICTURES = (".svg", ".png")

@@ -15,13 +15,13 @@ from protosphere.core.errors import DataError, SettingError
 from protosphere.core.paths import is_several
 from protosphere.core.settings import shown
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.arrays import SUFFIX, finite_rows, lists_classes, read_inputs
+from protosphere.data.forms.arrays import SUFFIX, finite_rows, read_inputs
 from protosphere.data.forms.columns import LABEL_COLUMNS
 from protosphere.data.forms.folders import TABLE_SUFFIXES
 from protosphere.data.forms.images import resized
-from protosphere.data.forms.table_files import read_columns, types_of
+from protosphere.data.forms.table_files import open_table
 from protosphere.data.forms.table_schema import CATEGORY, NOTHING, Column, describe_cell
-from protosphere.serving.labelled_data import has_noted_classes, labels_of
+from protosphere.serving.labelled_data import labels_of
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
         _refuse_form(path, "a table", transform)
     names = [column.name for column in schema]
     try:
-        column_names = list(types_of(path))
+        source_table = open_table(path)
+        column_names = source_table.names
         label = _label_column(path, column_names, names, label_column, trained.objective.settings.label_column)
         lacking = [name for name in names if name not in column_names]
         if lacking:
@@ -100,7 +101,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
                 f"{path} lacks {_columns(lacking)}, on which this client was trained; it has {_columns(column_names)}: "
                 "add what is missing."
             )
-        table = read_columns(path, [*names, *([label] if label else [])])
+        table = source_table.read([*names, *([label] if label else [])])
         inputs, problems, unknown = encoded(schema, table)
     except (DataError, SettingError):
         raise
@@ -109,7 +110,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     labels = None
     if label:
-        labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
+        labels = labels_of(trained, path, table.column(label).to_pylist(), bool(source_table.class_names(label)))
     return GivenRows(torch.from_numpy(inputs), labels, problems, unknown)
 
 
@@ -177,7 +178,7 @@ def _columns(names: Sequence[str]) -> str:
 def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRows:
     if transform.columns:
         _refuse_form(path, "arrays", transform)
-    inputs, labels = read_inputs(path, transform.shape)
+    inputs, labels, lists_classes = read_inputs(path, transform.shape)
     pixels = transform.scale != 1
     if (inputs.dtype == np.uint8) != pixels:
         kind = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"
@@ -190,7 +191,7 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
         rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
     label_numbers = None
     if labels is not None:
-        label_numbers = labels_of(trained, path, labels.tolist(), lists_classes(path))
+        label_numbers = labels_of(trained, path, labels.tolist(), lists_classes)
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
     return GivenRows(rows, label_numbers, dict.fromkeys(wrong, "a value that is not finite in x"))
 

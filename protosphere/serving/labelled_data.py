@@ -12,8 +12,7 @@ from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
 from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, class_of, is_visible, is_visible_below
 from protosphere.data.forms.labels import numbering
-from protosphere.data.forms.table_files import parquet_schema, read_columns, types_of
-from protosphere.data.forms.tables import features_of_schema, listed_names
+from protosphere.data.forms.table_files import open_table
 from protosphere.serving.predict import Answer, Input, Trained, predict
 
 TEXT_SUFFIXES = (".txt",)
@@ -75,7 +74,8 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
 
 def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
     try:
-        columns = list(types_of(path))
+        source_table = open_table(path)
+        columns = source_table.names
         trained_column = trained.objective.settings.label_column
         setting = label_column or (trained_column if trained_column in columns else "")
         candidates = (setting,) if setting else LABEL_COLUMNS
@@ -84,7 +84,7 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
             label = _column(path, columns, candidates, "the classes are", "name it with --label-column")
         usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
         value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
-        table = read_columns(path, [value, label] if label else [value])
+        table = source_table.read([value, label] if label else [value])
     except (DataError, SettingError):
         raise
     except Exception as error:
@@ -93,7 +93,7 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     cells = table.column(value).to_pylist()
     labels: Sequence[int | None] = [None] * len(cells)
     if label:
-        labels = labels_of(trained, path, table.column(label).to_pylist(), has_noted_classes(path, label))
+        labels = labels_of(trained, path, table.column(label).to_pylist(), bool(source_table.class_names(label)))
     return [
         Labelled(f"row {row}", _source(trained, path, value, cell), number)
         for row, (cell, number) in enumerate(zip(cells, labels, strict=True))
@@ -138,13 +138,6 @@ def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions
             raise _unknown(trained, f"row {row} of {path}", value)
         labels.append(label)
     return labels
-
-
-def has_noted_classes(path: Path, label: str) -> bool:
-    """Whether `datasets` has stored the classes of a table's column; numbers are then positions in that list."""
-    if TABLE_SUFFIXES.get(path.suffix) != "parquet":
-        return False
-    return bool(listed_names(features_of_schema(parquet_schema(path)), label))
 
 
 def _unknown(trained: Trained, where: str, value: Any) -> SettingError:

@@ -85,7 +85,7 @@ def test_a_client_reads_rows_like_its_own_in_whatever_holds_them(tmp_path):
     # as the program that stands alone says
     client.export(tmp_path / "client.pt2", rule="classifier")
     schema = TableSchema(open_trained(client.folder, "cpu").transform.columns)
-    inputs = schema.encode("x", "given", pa.Table.from_pandas(frame))
+    inputs = schema.encode("x", pa.Table.from_pandas(frame), len(frame))[0]
     scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
     assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
     for odd in (frame.drop(columns="b"), frame.assign(b=pd.Timestamp("2020-01-01"))):

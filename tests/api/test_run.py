@@ -15,7 +15,7 @@ import protosphere
 from protosphere.cli.summary import print_summary
 from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
-from protosphere.data.from_settings import data_spec
+from protosphere.data.spec import data_spec
 from protosphere.names import settings_of
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings

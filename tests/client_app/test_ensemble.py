@@ -9,7 +9,9 @@ from torch.nn.functional import normalize
 from protosphere.client_app.ensemble import predict
 from protosphere.core.errors import SettingError
 from protosphere.data.client_data import rows_of
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.decode import open_data
+from protosphere.data.partition.assignment import assignment
+from protosphere.data.spec import DataSpec
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Instruction
 from tests.client_app.restored import restored

@@ -51,12 +51,12 @@ def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
     bare = scans(classes="", name="bare")
     for simulation in (True, False):
         monkeypatch.setattr("protosphere.client_app.site._here", simulation)
-        with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt: list the classes there"):
+        with pytest.raises(DataError, match=r"bare' has no classes.txt: list the classes there"):
             client(**PINS, data_path=bare)
     # the run's own data in a simulation; the same elsewhere is whatever lies there, also where it was decoded before
     own = {"dataset": bare, "label-column": "born", "partition": "iid", "min-samples": 1}
     monkeypatch.setattr("protosphere.client_app.site._here", True)
     assert client(0, own).data.class_names == tuple(map(str, range(24)))
     monkeypatch.setattr("protosphere.client_app.site._here", False)
-    with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt"):
+    with pytest.raises(DataError, match=r"bare' has no classes.txt"):
         client(0, own)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data.decode import Recipe
-from protosphere.data.domains import open_all
+from protosphere.data.decode import open_data
+from protosphere.data.spec import DataSpec
 
 
 def pixels(row, channels=3, size=6):
@@ -100,6 +100,4 @@ def domain(tmp_path, write, png):
 @pytest.fixture
 def opened(tmp_path):
     """opened(*data sets, classes="same", **recipe): what they are together."""
-    return lambda *items, classes="same", **recipe: open_all(
-        Recipe(",".join(items), **recipe), tmp_path / "cache", classes
-    )
+    return lambda *items, **spec: open_data(DataSpec(",".join(items), **spec), tmp_path / "cache")

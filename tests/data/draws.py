@@ -3,10 +3,11 @@
 import numpy as np
 from scipy.stats import chisquare
 
-from protosphere.data.decode import Recipe, decode
-from protosphere.data.partition.assignment import assignment, open_data
+from protosphere.data.decode import open_data
+from protosphere.data.partition.assignment import assignment
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3
@@ -36,7 +37,7 @@ def disjoint(parts):
 
 def decoded(dataset, cache_dir, **recipe):
     """A data set from a cache, or decoded into it."""
-    return decode(Recipe(dataset, **recipe), cache_dir)
+    return open_data(DataSpec(dataset, **recipe), cache_dir)
 
 
 def held_labels(spec, cache_dir):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.decode import Recipe
+from protosphere.data.decode import data_key
 from protosphere.data.forms.arrays import read_arrays, read_inputs, write_arrays
 from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.spec import DataSpec
 from tests.data.draws import decoded
 
 RNG = np.random.default_rng(5)
@@ -61,7 +62,7 @@ def test_rows_of_any_shape_and_type_are_stored_as_they_are(shape, dtype, axes, r
 )
 def test_of_a_models_rows_its_shape_says_where_the_channels_are(given, shape, row, tmp_path):
     x = RNG.integers(0, 256, given).astype("uint8" if len(given) == 4 else "float32")
-    inputs, labels = read_inputs(saved(tmp_path / "x.npz", x=x, y=Y, site=Y), shape)
+    inputs, labels, _ = read_inputs(saved(tmp_path / "x.npz", x=x, y=Y, site=Y), shape)
     assert (inputs.shape, labels.tolist()) == ((6, *row), Y.tolist())
     last = len(given) == 4 and row != given[1:]
     assert np.array_equal(inputs, np.moveaxis(x, 3, 1) if last else x.reshape(inputs.shape))
@@ -84,7 +85,7 @@ def test_a_row_that_stands_alone_and_cannot_be_used_decides_on_nothing(tmp_path)
     rows[4, 1] = np.nan
     path = saved(tmp_path / "rows.npz", x=rows, y=np.array([0, 1, 5, 0, 1, 1]))
     (tmp_path / "classes.txt").write_text("no\nyes\n")
-    found = decoded(str(path), tmp_path / "cache", listed="all", alone=True)
+    found = decoded(str(path), tmp_path / "cache", listed="all", secret="07" * 32)
     assert (found.labels.tolist(), len(found.inputs)) == ([0, 1, 0, 1], 4)
 
 
@@ -99,12 +100,12 @@ def test_arrays_are_written_once_a_content_for_this_user_alone(tmp_path):
     kept = read_arrays(write_arrays(tmp_path / "arrays", strings), (), Columns(group="file"))
     assert (kept.class_names, kept.groups.tolist()) == (("a", "b", "c"), list(range(6)))
     assert read_arrays(first, (), USUAL).labels.tolist() == Y.tolist()
-    with pytest.raises(DataError, match="one value a row"):
+    with pytest.raises(DataError, match="one value per row"):
         write_arrays(tmp_path / "arrays", {"x": X, "y": Y[:3]})
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         write_arrays(tmp_path / "file", {"x": X, "y": Y})
-    assert Recipe(str(first)).key() != Recipe(str(first), Columns(group="file")).key()
+    assert data_key(DataSpec(str(first))) != data_key(DataSpec(str(first), columns=Columns(group="file")))
 
 
 def test_class_numbers_of_another_machines_byte_order_are_read(tmp_path):

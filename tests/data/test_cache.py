@@ -91,36 +91,33 @@ LABELS = np.arange(60) % 2
 
 
 def write_frame(path, factor):
-    frame = pd.DataFrame({"a": np.arange(60.0) * factor, "label": LABELS})
-    frame.to_csv(path, index=False)
+    pd.DataFrame({"a": np.arange(60.0) * factor, "label": LABELS}).to_csv(path, index=False)
     return str(path)
 
 
-def write_arrays(folder, factor):
-    np.savez(folder / "one.npz", x=np.arange(60.0)[:, None] * factor, y=LABELS)
-    return str(folder / "one.npz")
+def write_arrays(path, factor):
+    np.savez(path, x=np.arange(60.0)[:, None] * factor, y=LABELS)
+    return str(path)
 
 
 def write_images(folder, factor):
     for number, label in enumerate(LABELS):
-        place = folder / "images" / str(label)
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), number * factor, np.uint8)).save(place / f"{number}.png")
-    return str(folder / "images")
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), number * factor, np.uint8)).save(folder / str(label) / f"{number}.png")
+    return str(folder)
 
 
-def write_code(folder, factor):
-    rows = f"[((float(row) * {factor},), row % 2) for row in range(60)]"
-    (folder / "mine.py").write_text(f"def data():\n    return {rows}\n")
-    return f"{folder / 'mine.py'}:data"
+def write_code(path, factor):
+    path.write_text(f"def data():\n    return [((float(row) * {factor},), row % 2) for row in range(60)]\n")
+    return f"{path}:data"
 
 
 FORMS = {
     "csv": lambda folder, factor: write_frame(folder / "one.csv", factor),
     "sites": lambda folder, factor: ",".join(write_frame(folder / f"{name}.csv", factor) for name in ("a", "b")),
-    "arrays": write_arrays,
-    "images": write_images,
-    "code": write_code,
+    "arrays": lambda folder, factor: write_arrays(folder / "one.npz", factor),
+    "images": lambda folder, factor: write_images(folder / "images", factor),
+    "code": lambda folder, factor: write_code(folder / "mine.py", factor),
 }
 
 

@@ -14,10 +14,10 @@ from sklearn.datasets import load_digits
 from protosphere.core.errors import DataError
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels
-from protosphere.data.partition.assignment_file import read_assignment
-from protosphere.data.partition.row_hashes import content_hashes, occurs_once
+from protosphere.data.partition.assignment import assignment, cached_partition_labels, read_assignment
+from protosphere.data.partition.splits import content_hashes, occurs_once
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")
@@ -82,12 +82,18 @@ def test_a_site_s_own_folder_belongs_to_it_alone(image_folder, tmp_path):
     sizes = {}
     for split in ("official", "pooled"):
         spec = DataSpec("digits", clients=0, split=split)
-        own = client_data(spec, 7, tmp_path / "cache", data_path=str(image_folder))
-        assert own.class_names == ("ant", "bee", "cat")
-        sizes[split] = [len(getattr(own, part)) for part in PARTS]
+        client = client_data(spec, 7, tmp_path / "cache", data_path=str(image_folder))
+        assert client.class_names == ("ant", "bee", "cat")
+        # images are scaled by constants
+        assert client.transform == client.transform.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
+        sizes[split] = [len(getattr(client, part)) for part in PARTS]
     assert sizes == {"official": [22, 9, 2], "pooled": [22, 8, 3]}
     with pytest.raises(DataError, match="data-path is 'digits'"):
         client_data(spec, 0, tmp_path / "cache", data_path="digits")
+    with pytest.raises(DataError, match="no official test samples"):
+        client_data(DataSpec("digits", 5, split="official"), 0, tmp_path / "cache")
+    with pytest.raises(DataError, match="partition 2 does not exist"):
+        client_data(DataSpec("digits", 2), 2, tmp_path / "cache")
 
 
 def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
@@ -105,15 +111,6 @@ def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
     counts = held_labels(sparse, tmp_path / "cache").sum(axis=1)
     assert counts.min() == 0
     assert len(client_data(sparse, int(counts.argmin()), tmp_path / "cache").train) == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [({"split": "official"}, "no official test samples"), ({"clients": 2}, "partition 2 does not exist")],
-)
-def test_settings_that_cannot_be_used(cache, change, word):
-    with pytest.raises(DataError, match=word):
-        client_data(replace(DataSpec("digits", clients=5), **change), 2, cache)
 
 
 def test_a_damaged_assignment_is_worked_out_anew_and_one_that_could_not_be_read_is_read_later(tmp_path, monkeypatch):
@@ -171,11 +168,6 @@ def test_the_transform_is_the_formula_survives_json_and_gives_channels_last(chan
     assert floats.grad.isfinite().all()
 
 
-def test_images_are_scaled_by_constants(image_folder, tmp_path):
-    plain = client_data(DataSpec(str(image_folder), 2, "iid", min_samples=1), 0, tmp_path / "cache")
-    assert plain.transform == plain.transform.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
-
-
 @pytest.mark.parametrize(("augment", "kinds"), [("flip", 2), ("crop", 9), ("flip-crop", 18)])
 def test_an_image_is_as_likely_to_be_any_flip_or_window_of_itself(augment, kinds):
     image = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
@@ -191,13 +183,10 @@ def test_an_image_is_as_likely_to_be_any_flip_or_window_of_itself(augment, kinds
     assert sum((count - 4000 / kinds) ** 2 / (4000 / kinds) for count in counts.values()) < 50
 
 
-@pytest.mark.parametrize(
-    ("augment", "axes", "fits"), [("none", 1, True), ("flip", 3, True), ("flip", 1, False), ("crop", 0, False)]
-)
-def test_what_transforms_are_not_for_is_refused(augment, axes, fits):
-    if fits:
-        refuse_unfit(augment, axes)
-    else:
+def test_other_data_than_images_are_not_augmented():
+    refuse_unfit("none", 1)
+    refuse_unfit("flip", 3)
+    for augment, axes in (("flip", 1), ("crop", 0)):
         with pytest.raises(DataError, match="augment"):
             refuse_unfit(augment, axes)
 

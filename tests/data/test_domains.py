@@ -12,39 +12,29 @@ from PIL import Image
 from protosphere.core.errors import DataError
 from protosphere.core.paths import listed
 from protosphere.data.client_data import client_data
+from protosphere.data.decode import open_data
 from protosphere.data.domains import are_tables, domains_of, interleaved, short_name
 from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.images import open_image
-from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
+from protosphere.data.partition.assignment import assignment, domain_of, name_of
+from protosphere.data.spec import DataSpec
 from tests.data.draws import decoded
 
 ABC = ("ant", "bee", "cat")
 
 
 def names_of(data, domain):
-    """What the rows of a domain are called, in their order."""
+    """The classes of a domain's rows, in their order."""
     return [data.class_names[label] for label in data.labels[data.domains == domain]]
 
 
 # --- what a setting names --------------------------------------------------------------------------------------------
 
 
-def test_a_list_names_its_domains_by_the_last_part_of_a_path():
+def test_a_list_and_all_subfolders_name_their_domains_by_the_last_part_of_a_path(tmp_path, monkeypatch):
     found = domains_of(" /data/mnist/, usps,some/body ,~/more/svhn,./x")
     assert [each.name for each in found] == ["mnist", "usps", "some/body", "svhn", "x"]
     assert [each.dataset for each in found] == ["/data/mnist/", "usps", "some/body", "~/more/svhn", "./x"]
-
-
-def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
-    folder = domain("a,b")
-    data = opened(folder)
-    assert data.key == decoded(folder, tmp_path / "cache").key
-    assert (data.domains, data.domain_names) == (None, ())
-    # what is not there may be a list
-    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
-
-
-def test_all_subfolders_that_are_not_hidden_sorted_by_name(tmp_path, monkeypatch):
     names = ["alpha", "beta", "gamma,delta"]
     for name in (*reversed(names), ".hidden", "__pycache__"):
         (tmp_path / "all" / name).mkdir(parents=True)
@@ -53,6 +43,14 @@ def test_all_subfolders_that_are_not_hidden_sorted_by_name(tmp_path, monkeypatch
     for every in (str(tmp_path / "all" / "*"), "./all/*"):
         found = domains_of(every)
         assert [(each.name, each.dataset) for each in found] == [(name, f"{tmp_path}/all/{name}") for name in names]
+
+
+def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
+    folder = domain("a,b")
+    data = opened(folder)
+    assert (data.domains, data.domain_names) == (None, ())
+    # what is not there may be a list
+    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
 
 
 def test_a_short_name(tmp_path, monkeypatch):
@@ -68,9 +66,8 @@ def test_a_short_name(tmp_path, monkeypatch):
 
 def test_rows_are_taken_in_proportion_and_in_their_order():
     counts = [7, 1, 20, 0, 4]
-    tables, rows = interleaved(counts)
-    places = sorted(((j + 0.5) / n, table, j) for table, n in enumerate(counts) for j in range(n))
-    assert [(table, row) for _, table, row in places] == list(zip(tables.tolist(), rows.tolist(), strict=True))
+    places = sorted(((j + 0.5) / n, table) for table, n in enumerate(counts) for j in range(n))
+    assert interleaved(counts).tolist() == [table for _, table in places]
 
 
 def files_of(folder):
@@ -95,7 +92,7 @@ def test_all_against_a_loop(domain, opened):
         assert np.array_equal(data.inputs[row].transpose(1, 2, 0), np.asarray(image))
         assert data.class_names[data.labels[row]] == names[table][labels[seen[table]]]
         seen[table] += 1
-    assert data.domains[:18].tolist() == interleaved([9, 4, 5])[0].tolist()
+    assert data.domains[:18].tolist() == interleaved([9, 4, 5]).tolist()
     # grey domains alone stay grey
     assert opened(folders[0], folders[2]).inputs.shape == (16, 1, 4, 9)
 
@@ -120,33 +117,27 @@ def test_arrays_of_one_shape_are_domains_as_they_are(shape, dtype, scale, opened
         np.savez(file, x=rows[-1], y=np.array(names * 3))
     data = opened(*files)
     assert (data.scale, data.train_rows, data.class_names) == (scale, 12, ("ant", "bee"))
-    for table, own in enumerate(rows):
-        assert np.array_equal(data.inputs[data.domains == table], own.astype(data.inputs.dtype))
+    for table, values in enumerate(rows):
+        assert np.array_equal(data.inputs[data.domains == table], values.astype(data.inputs.dtype))
         assert names_of(data, table) == (["ant", "bee"], ["bee", "ant"])[table] * 3
 
 
 def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
     names = [("cat", "bee"), ("dog", "bee", "ant"), ("eel", "dog")]
-    folders = [domain(name, classes=own) for name, own in zip("abc", names, strict=True)]
-    data = opened(*folders, classes="union")
+    data = opened(*(domain(name, classes=each) for name, each in zip("abc", names, strict=True)), classes="union")
     assert data.class_names == ("cat", "bee", "dog", "ant", "eel")
-    for table, own in enumerate(names):
-        assert names_of(data, table) == [own[row % len(own)] for row in (*range(6), *range(3))]
+    for table, each in enumerate(names):
+        assert names_of(data, table) == [each[row % len(each)] for row in (*range(6), *range(3))]
 
 
 def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, caplog):
     caplog.set_level(logging.INFO, "data")
-
-    def count(word):
-        return sum(record.getMessage().startswith(word) for record in caplog.records)
-
     folders = [domain("a"), domain("b")]
     first, again = opened(*folders), opened(*folders)
-    assert first.key == again.key
-    assert (count("decoded "), count("combined ")) == (2, 1)
+    assert (first.key, len(caplog.records)) == (again.key, 3)
     write(Path(folders[1]) / "test.parquet", [png(np.full((6, 6), 9, dtype=np.uint8))], [2])
     changed = opened(*folders)
-    assert (count("decoded "), count("combined ")) == (3, 2)
+    assert len(caplog.records) == 5
     assert changed.inputs[-2:].max(axis=(1, 2, 3)).tolist().count(9) == 1
     keys = {changed.key, first.key, opened(*folders[::-1]).key, opened(*folders, image_size=3).key}
     assert len(keys | {opened(*folders, classes="union").key}) == 5
@@ -158,9 +149,9 @@ def test_groups_of_two_domains_are_two(domain, opened):
         table = pq.read_table(Path(folder) / "train.parquet")
         pq.write_table(table.append_column("patient", [["p", "p", "q", "q", "r", "r"]]), f"{folder}/train.parquet")
     data = opened(*folders, columns=Columns(group="patient"))
-    own = [data.groups[data.domains == table].tolist() for table in (0, 1)]
-    assert [[each.index(value) for value in each] for each in own] == [[0, 0, 2, 2, 4, 4]] * 2
-    assert not set(own[0]) & set(own[1])
+    groups = [data.groups[data.domains == table].tolist() for table in (0, 1)]
+    assert [[each.index(value) for value in each] for each in groups] == [[0, 0, 2, 2, 4, 4]] * 2
+    assert not set(groups[0]) & set(groups[1])
 
 
 def test_a_client_s_own_data_are_one_folder(domain, tmp_path):
@@ -186,24 +177,19 @@ def frame(number, size):
     return pd.DataFrame({"size": [1000.0 * number + row for row in range(size)], "colour": colours, "label": labels})
 
 
-@pytest.fixture
-def sites(tmp_path):
-    """sites(suffix, change): a list of tables as a `dataset` setting; `change(name, frame)` may change one."""
-
-    def write(suffix="csv", change=lambda name, frame: frame):
-        paths = []
-        for number, (name, size) in enumerate(SIZES.items()):
-            table, path = change(name, frame(number, size)), tmp_path / f"{name}.{suffix}"
-            table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path, index=False)
-            paths.append(str(path))
-        return ",".join(paths)
-
-    return write
+def write_sites(root, suffix="csv", change=lambda name, table: table):
+    """A list of tables as a `dataset` setting; `change` may change each."""
+    paths = []
+    for number, (name, size) in enumerate(SIZES.items()):
+        table, path = change(name, frame(number, size)), root / f"{name}.{suffix}"
+        table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path, index=False)
+        paths.append(str(path))
+    return ",".join(paths)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_each_client_has_the_rows_of_one_file_and_its_name(sites, tmp_path, suffix):
-    dataset = sites(suffix)
+def test_each_client_has_the_rows_of_one_file_and_its_name(tmp_path, suffix):
+    dataset = write_sites(tmp_path, suffix)
     assert are_tables(dataset)
     spec = DataSpec(dataset, 3, "sites")
     data = open_data(spec, tmp_path / "cache")
@@ -214,34 +200,29 @@ def test_each_client_has_the_rows_of_one_file_and_its_name(sites, tmp_path, suff
         assert sorted(data.inputs[held[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(size)]
         assert (name_of(spec, data, held[number]), domain_of(data, held[number])) == (name, name)
         # numbers are scaled by each site's own training rows
-        own = client_data(spec, number, tmp_path / "cache")
-        assert own.transform.mean[0] == pytest.approx(own.train.inputs[:, 0].double().mean().item())
+        client = client_data(spec, number, tmp_path / "cache")
+        assert client.transform.mean[0] == pytest.approx(client.train.inputs[:, 0].double().mean().item())
     # a row's features and label are still those of one row
     table = pd.concat([frame(number, size) for number, size in enumerate(SIZES.values())]).set_index("size")
     for values, label in zip(data.inputs, data.labels, strict=True):
         row = table.loc[float(values[0])]
         assert ("blue", "green", "red")[int(values[1:].argmax())] == row["colour"]
         assert data.class_names[label] == row["label"]
-
-
-def test_fewer_clients_get_the_files_in_turn_and_more_are_refused(sites, tmp_path):
-    spec = DataSpec(sites(), 2, "sites")
-    data = open_data(spec, tmp_path / "cache")
-    held = assignment(spec, data, tmp_path / "cache").held
+    # fewer clients get the files in turn, and more are refused
+    held = assignment(DataSpec(dataset, 2, "sites"), data, tmp_path / "cache").held
     assert [name_of(spec, data, rows) for rows in held] == ["berlin, rome", "paris"]
-    more = DataSpec(spec.dataset, 4, "sites")
     with pytest.raises(DataError, match="4 clients need as many data sets"):
-        assignment(more, data, tmp_path / "cache")
+        assignment(DataSpec(dataset, 4, "sites"), data, tmp_path / "cache")
 
 
-def test_texts_are_sites_too_and_one_patient_of_two_is_two(sites, tmp_path):
+def test_texts_are_sites_too_and_one_patient_of_two_is_two(tmp_path):
     def notes(name, table):
         rows = range(len(table))
         return pd.DataFrame(
             {"text": [f"{name} {r}" for r in rows], "label": table["label"], "who": [r // 3 for r in rows]}
         )
 
-    spec = DataSpec(sites(change=notes), 3, "sites", columns=Columns(group="who"))
+    spec = DataSpec(write_sites(tmp_path, change=notes), 3, "sites", columns=Columns(group="who"))
     data = open_data(spec, tmp_path / "cache")
     held = assignment(spec, data, tmp_path / "cache").held
     for name, rows in zip(SIZES, held, strict=True):
@@ -256,8 +237,64 @@ def test_official_test_tables_go_to_their_site(tmp_path):
         frame(number, 5).to_csv(tmp_path / name / "test.csv", index=False)
     spec = DataSpec(f"{tmp_path}/a,{tmp_path}/b", 2, "sites", split="official")
     data = open_data(spec, tmp_path / "cache")
-    found = assignment(spec, data, tmp_path / "cache")
+    who = assignment(spec, data, tmp_path / "cache")
     assert data.train_rows == 24
     for number in range(2):
-        assert sorted(data.inputs[found.test[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(5)]
-        assert len(found.train[number]) + len(found.validation[number]) == 12
+        assert sorted(data.inputs[who.test[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(5)]
+        assert len(who.train[number]) + len(who.validation[number]) == 12
+
+
+# --- the values of a column as clients -------------------------------------------------------------------------------
+
+N = 60
+WARD = np.array([("Nord", "Süd", "=1", "west")[i % 7 % 4] for i in range(N)])
+IN_ORDER = ("=1", "Nord", "Süd", "west")
+
+
+@pytest.fixture
+def dealt(tmp_path):
+    """dealt(test rows, **spec): a table of wards, patients and numbers, who holds its rows, and the clients' names."""
+
+    def make(test=0, group="", partition="ward", **more):
+        table = pd.DataFrame({"a": np.arange(N) / N, "ward": WARD, "number": np.arange(N) % 11 * 100})
+        table = table.assign(label=np.arange(N) % 3, patient=np.arange(N) % 7)
+        table.iloc[test:].to_csv(tmp_path / "train.csv", index=False)
+        if test:
+            table.iloc[:test].to_csv(tmp_path / "test.csv", index=False)
+        columns = Columns(group=group, partition=partition)
+        spec = DataSpec(str(tmp_path), **({"clients": 4, "partition": "column", "columns": columns} | more))
+        data = open_data(spec, tmp_path / "cache")
+        who = assignment(spec, data, tmp_path / "cache")
+        return data, who, [name_of(spec, data, rows) for rows in who.held]
+
+    return make
+
+
+def test_each_client_has_one_value_of_a_column_and_more_values_than_clients_are_dealt_in_turn(dealt):
+    data, who, names = dealt()
+    assert [set(WARD[rows]) for rows in who.held] == [{ward} for ward in IN_ORDER]
+    assert sorted(np.concatenate(who.held).tolist()) == list(range(N))
+    # no spreadsheet takes a name for a formula
+    assert names == [ward.lstrip("=") for ward in IN_ORDER]
+    assert [column.name for column in data.columns] == ["a", "number", "patient"]
+    assert [set(WARD[rows]) for rows in dealt(clients=3)[1].held] == [{"=1", "west"}, {"Nord"}, {"Süd"}]
+    assert dealt(clients=1)[2] == ["1, Nord, Süd + 1 more"]
+    with pytest.raises(DataError, match="5 clients need as many values"):
+        dealt(clients=5)
+
+
+def test_official_test_rows_go_to_the_client_of_their_value(dealt):
+    who = dealt(test=20, split="official")[1]
+    ward = np.concatenate([WARD[20:], WARD[:20]])
+    for rows, value in zip(who.test, IN_ORDER, strict=True):
+        assert rows.tolist() == [row for row in range(40, 60) if ward[row] == value]
+
+
+def test_groups_stay_together_within_a_value_and_one_with_several_values_is_refused(dealt):
+    who = dealt(group="patient")[1]
+    for part in (who.train, who.test, who.validation):
+        for client, rows in enumerate(part):
+            others = who.held[client][~np.isin(who.held[client], rows)]
+            assert not set(rows % 7) & set(others % 7)
+    with pytest.raises(DataError, match="several values"):
+        dealt(group="patient", partition="number")

@@ -1,4 +1,4 @@
-"""Rows judged each by itself: what cannot be used is left out, and moves nothing else."""
+"""Rows that are judged each by itself: one that cannot be used is left out, and moves no other."""
 
 import io
 import os
@@ -11,12 +11,11 @@ import pytest
 from PIL import Image
 
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.independent_rows import usable
-from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.forms.labels import read_keys
 from tests.data.conftest import deep_colours
+from tests.data.draws import decoded
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "report.png"
-SECRET = "07" * 32
 SIZE = 8
 
 
@@ -26,15 +25,22 @@ def png(value, mode="L", size=SIZE):
     return out.getvalue()
 
 
-def read(place, listed="tables", **columns):
-    """(content, label) of the rows that a site's folder is decoded to."""
+def read(place, listed="tables", image_size=0, **columns):
+    """(content, label) of the rows of a site's folder."""
     (place / "classes.txt").write_text("no\nyes\n")
-    spec = DataSpec(str(place), 1, columns=Columns(**columns), listed=listed, secret=SECRET)
-    spec = spec if (place / "train.csv").exists() else DataSpec(**vars(spec) | {"image_size": SIZE})
-    data = open_data(spec, place.parent / "cache", str(place))
-    assignment(spec, data, place.parent / "cache", own=True)
+    data = decoded(
+        str(place),
+        place.parent / "cache",
+        columns=Columns(**columns),
+        listed=listed,
+        secret="07" * 32,
+        image_size=image_size,
+    )
     rows = data.inputs[np.arange(len(data.labels))]
     return [(row if isinstance(row, str) else row.tobytes(), int(y)) for row, y in zip(rows, data.labels, strict=True)]
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 def read_images(place, rows):
@@ -42,10 +48,9 @@ def read_images(place, rows):
     images, labels, groups = zip(*rows, strict=True) if rows else ((), (), ())
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = [{"bytes": None, "path": i} if isinstance(i, str) else {"bytes": i, "path": None} for i in images]
-    column = pa.array(cells, kind)
-    table = {"image": column, "label": pa.array(labels, pa.int64()), "group": pa.array(groups, pa.string())}
-    pq.write_table(pa.table(table), place / "train.parquet")
-    return read(place, group="group")
+    table = {"image": pa.array(cells, kind), "label": pa.array(labels, pa.int64())}
+    pq.write_table(pa.table(table | {"group": pa.array(groups, pa.string())}), place / "train.parquet")
+    return read(place, image_size=SIZE, group="group")
 
 
 GOOD = [(png(10 * i), i % 2, f"p{i}") for i in range(12)]
@@ -92,91 +97,82 @@ FILES = {
 
 @pytest.mark.parametrize("odd", FILES)
 def test_a_file_of_a_folder_of_images_moves_no_other(tmp_path, odd):
-    def rows(name):
+    found = {}
+    for name in ("good", "odd"):
         place = tmp_path / name
         (place / "no").mkdir(parents=True)
         for row in range(6):
             (place / "no" / f"{row}.png").write_bytes(png(10 * row))
         if name == "odd":
             FILES[odd][0](place / "no")
-        return read(place, "all")
-
-    whole, found = rows("good"), rows("odd")
-    assert set(whole) <= set(found)
-    assert len(found) == 6 + FILES[odd][1]
+        found[name] = read(place, "all", SIZE)
+    assert set(found["good"]) <= set(found["odd"])
+    assert len(found["odd"]) == 6 + FILES[odd][1]
 
 
-@pytest.mark.parametrize(
-    ("word", "label"),
-    [("x", None), ("", None), ("2", None), ("-1", None), (" yes", 1), ("1", 1), ("1.0", 1), ("0.0", 0), ("0.5", None)],
-)
-def test_a_label_of_a_text_moves_no_other(tmp_path, word, label):
-    def rows(name, more=""):
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+TEXTS = [*((f"odd,{word}\n", None) for word in ("x", "", "2", "-1", "0.5")), ("cut\n", None), ("a,1,2,3\n", None)]
+TEXTS += [("odd, yes\n", 1), ("odd,1\n", 1), ("odd,1.0\n", 1), ("odd,0.0\n", 0)]
+
+
+@pytest.mark.parametrize(("line", "label"), TEXTS)
+def test_a_line_of_a_csv_file_moves_no_other(tmp_path, line, label):
+    found = []
+    for name, more in (("good", ""), ("odd", line)):
         (tmp_path / name).mkdir()
         lines = "".join(f"text {i},{i % 2}\n" for i in range(6))
         (tmp_path / name / "train.csv").write_text(f"text,label\n{lines}{more}")
-        return read(tmp_path / name)
-
-    assert rows("odd", f"odd,{word}\n") == rows("good") + ([] if label is None else [("odd", label)])
-
-
-def test_a_line_of_another_number_of_fields_moves_no_other(tmp_path):
-    for name, more in (("good", ""), ("odd", "cut\nodd,1,2,3\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.csv").write_text(f"text,label\na,0\n{more}b,1\n")
-    assert read(tmp_path / "odd") == read(tmp_path / "good") == [("a", 0), ("b", 1)]
-
-
-@pytest.mark.parametrize("kind", [str, int, float])
-def test_grades_are_names_in_any_type(kind):
-    numbers = usable(pa.array(map(kind, (1, 2, 3, 0))), None, [1] * 4, bool, ("1", "2", "3"))
-    assert [part.tolist() for part in numbers] == [[0, 1, 2], [0, 1, 2]]
+        found.append(read(tmp_path / name))
+    assert found[1] == found[0] + ([] if label is None else [("odd", label)])
 
 
 @pytest.mark.parametrize(
     ("names", "labels", "are_positions", "expected"),
     [
-        ("0 1 2 a b", [0, 1, 4, "x"], False, [0, 1, 4]),
+        ("0 1 2 a b", ["0", "1", "4", "x"], False, [0, 1, 4]),
         ("1 2 3", [0, 1, 2], True, [0, 1, 2]),
         ("2.0 2.5 3.0", ["2.0", "2.5", "3.0"], False, [0, 1, 2]),
         ("no yes", ["01", "1", "1.0"], False, [1, 1]),
+        # grades are names in any type
+        *(("1 2 3", [kind(number) for number in (1, 2, 3, 0)], False, [0, 1, 2]) for kind in (str, int, float)),
     ],
 )
 def test_labels_of_single_rows_are_those_of_whole_columns(names, labels, are_positions, expected):
-    cells = [pa.scalar(label) for label in labels]
-    assert usable(cells, None, [1] * len(labels), bool, tuple(names.split()), are_positions)[1].tolist() == expected
+    parts = {"label": [pa.chunked_array([labels])]}
+    settings = {"are_positions": are_positions, "alone": True}
+    keys = read_keys("made", parts, "label", Columns(), tuple(names.split()), 9, **settings)
+    assert keys.labels[keys.are_usable].tolist() == expected
 
 
 @pytest.mark.parametrize("odd", [None, 1.5, float("inf"), float("nan"), 1e300])
 def test_a_group_that_is_none_moves_no_other(odd):
     groups = pa.array([1.0, odd, 2.0], from_pandas=False)
-    assert usable(pa.array([0, 0, 0]), groups, [1] * 3, bool, ("a",))[0].tolist() == [0, 2]
+    parts = {"label": [pa.chunked_array([[0, 1, 0]])], "group": [pa.chunked_array([groups])]}
+    keys = read_keys("made", parts, "label", Columns(group="group"), ("a", "b"), 9, alone=True)
+    assert keys.are_usable.tolist() == [True, False, True]
 
 
 SCHEMA = '{"columns": [{"name": "age", "kind": "number"}, {"name": "job", "kind": "category", "values": ["cook"]}]}'
 ROWS = {
-    "a fraction for a label": ([7.0], ["cook"], [1.5]),
-    "no label": ([7.0], ["cook"], [None]),
-    "no number": ([None], ["cook"], [0]),
-    "an infinite number": ([float("inf")], ["cook"], [0]),
-    "an unknown category": ([7.0], ["baker"], [0]),
+    "a fraction for a label": (7.0, "cook", 1.5),
+    "no label": (7.0, "cook", None),
+    "no number": (None, "cook", 0),
+    "an infinite number": (float("inf"), "cook", 0),
+    "an unknown category": (7.0, "baker", 0),
 }
 
 
 @pytest.mark.parametrize("odd", ROWS)
 def test_a_row_of_a_table_moves_no_other(tmp_path, odd):
-    def rows(name, ages=(), jobs=(), labels=()):
-        place = tmp_path / name
-        place.mkdir()
-        (place / "columns.json").write_text(SCHEMA)
-        table = {"age": [*map(float, range(6)), *ages], "job": ["cook"] * 6 + [*jobs], "label": [0, 1] * 3 + [*labels]}
-        # as pandas writes them: whole numbers beside a missing one are fractions
-        if any(isinstance(label, float) or label is None for label in labels):
-            table["label"] = [None if label is None else float(label) for label in table["label"]]
-        pq.write_table(pa.table(table), place / "train.parquet")
-        (place / "classes.txt").write_text("no\nyes\n")
-        spec = DataSpec(str(place), 1, listed="tables", secret=SECRET)
-        data = open_data(spec, tmp_path / "cache", str(place))
-        return list(zip(data.inputs.tolist(), data.labels.tolist(), strict=True))
-
-    assert rows("odd", *ROWS[odd]) == rows("good")
+    good = [(float(i), "cook", float(i % 2)) for i in range(6)]
+    found = []
+    for name, rows in (("good", good), ("odd", [*good, ROWS[odd]])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "columns.json").write_text(SCHEMA)
+        ages, jobs, labels = map(list, zip(*rows, strict=True))
+        # as pandas writes whole numbers beside a missing one
+        labels = pa.array(labels, pa.float64())
+        pq.write_table(pa.table({"age": ages, "job": jobs, "label": labels}), tmp_path / name / "train.parquet")
+        found.append(read(tmp_path / name))
+    assert found[0] == found[1]

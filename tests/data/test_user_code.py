@@ -8,8 +8,9 @@ import torch
 from torch.utils.data import Dataset
 
 from protosphere.core.errors import CodeError, DataError
+from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
-from protosphere.data.partition.assignment import DataSpec, open_data
+from protosphere.data.spec import DataSpec
 from protosphere.data.user_code import own_code, read_items
 
 
@@ -66,6 +67,14 @@ def test_code_is_named_by_its_content(tmp_path):
     assert len(open_data(replace(spec, code=again), tmp_path / "cache").labels) == 3
     with pytest.raises(DataError, match="group-column"):
         open_data(replace(spec, code=again, columns=Columns(group="ward")), tmp_path / "cache")
+
+    # a class number is a position, whatever the classes are called
+    file.write_text(
+        "class Rows(list):\n    classes = ['1', '2', '3']\n"
+        "def dataset():\n    return Rows([((1.0,), 0), ((2.0,), 1), ((3.0,), 2)])\n"
+    )
+    data = open_data(replace(spec, code=own_code(str(file))), tmp_path / "cache")
+    assert (data.class_names, data.labels.tolist()) == (("1", "2", "3"), [0, 1, 2])
 
     assert own_code("digits") is None
     with pytest.raises(CodeError, match="nowhere"):

@@ -525,9 +525,9 @@ MUTANTS = {
         "tests/client_app/test_private_client.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(
-        "data/partition/secret_split.py",
+        "data/partition/splits.py",
         "if share < test_share else",
-        "if share < test_share * len(units) / 600 else",
+        "if share < test_share * len(pool) / 600 else",
         "tests/data/test_client_data.py -k secret",
     ),
     # --- data
@@ -540,40 +540,43 @@ MUTANTS = {
     "a missing category that is none": Mutant(
         D + "forms/table_schema.py",
         "            features[missing, -1] = 1",
-        "            features[missing, 0] = 1",
+        "            features[missing, 0 if self.kind == CATEGORY else -1] = 1",
         "tests/data/test_tables.py",
     ),
     "a missing number without its indicator": Mutant(
         D + "forms/table_schema.py",
-        "features = [numbers, missing.astype(np.float32)] if",
-        "features = [numbers, np.zeros_like(numbers)] if",
+        "        if self.missing:\n            features[missing, -1] = 1",
+        "        if self.missing and self.kind != NUMBER:\n            features[missing, -1] = 1",
         "tests/data/test_tables.py",
     ),
     "a wrong cell let through": Mutant(
-        D + "forms/table_schema.py", "elif wrong.any():", "elif wrong.all():", "tests/data/test_refusals.py"
+        D + "forms/table_schema.py",
+        "if wrong.any() and not alone:",
+        "if wrong.all() and not alone:",
+        "tests/data/test_refusals.py",
     ),
     "classes in the order of their names turned round": Mutant(
         D + "forms/labels.py",
-        "class_names = tuple(distinct)",
-        "class_names = tuple(distinct[::-1])",
+        "if are_whole else tuple(names)",
+        "if are_whole else tuple(names[::-1])",
         "tests/data/test_tables.py",
     ),
     "ill with a blank another class": Mutant(
         D + "forms/labels.py",
-        'texts = pc.utf8_trim_whitespace(pc.utf8_normalize(cells, form="NFC"))',
-        'texts = pc.utf8_normalize(cells, form="NFC")',
+        'word = unicodedata.normalize("NFC", str(value)).strip()',
+        'word = unicodedata.normalize("NFC", str(value))',
         "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
         D + "forms/labels.py",
-        r'pattern=r"^(-?[0-9]+)\.0+$"',
-        r'pattern=r"^(-?[0-9]+)\.1+$"',
+        r'r"^(-?[0-9]+)\.0+$"',
+        r'r"^(-?[0-9]+)\.1+$"',
         "tests/data/test_tables.py",
     ),
     "a patient on two sides of a split": Mutant(
-        D + "partition/groups.py",
-        "return np.flatnonzero(_mark(units, len(self))[self.of_row])",
-        "return np.sort(units)",
+        D + "partition/units.py",
+        "return np.sort(self.rows[_mark(units, len(self))[self.unit_of_row]])",
+        "return np.sort(self.rows[units])",
         "tests/data/test_partitions.py -k group",
     ),
     "patients of two sites that are one": Mutant(
@@ -584,18 +587,18 @@ MUTANTS = {
     ),
     "a sample that no client gets": Mutant(
         D + "partition/partitioners.py",
-        "parts = np.array_split(np.arange(labels.size), num_partitions)",
-        "parts = np.array_split(np.arange(labels.size - 1), num_partitions)",
+        "return np.array_split(np.arange(len(pool)), spec.clients)",
+        "return np.array_split(np.arange(len(pool) - 1), spec.clients)",
         "tests/data/test_partitions.py",
     ),
     "validation samples that are tested on": Mutant(
-        D + "partition/partitioners.py",
+        D + "partition/splits.py",
         "in_validation = ~in_test & (rank < (test + validation)[codes])",
         "in_validation = rank < (test + validation)[codes]",
         "tests/data/test_partitions.py",
     ),
     "a test set copied into training": Mutant(
-        D + "partition/row_hashes.py",
+        D + "partition/splits.py",
         "counts[where] == 1",
         "counts[where] >= 1",
         "tests/data/test_client_data.py -k copy",
@@ -608,8 +611,8 @@ MUTANTS = {
     ),
     "a changed file that is read from the cache": Mutant(
         D + "forms/folders.py",
-        "return status.st_size, status.st_mtime_ns",
-        "return 0, 0",
+        "change = status.st_size, status.st_mtime_ns",
+        "change = 0, 0",
         "tests/data/test_cache.py -k csv",
     ),
     "features of one sample with the label of another": Mutant(
@@ -625,15 +628,15 @@ MUTANTS = {
         "tests/data/test_domains.py",
     ),
     "a private row that refuses the others": Mutant(
-        D + "forms/independent_rows.py",
-        "and has_group[row] and is_readable(value):",
-        "and has_group[row]:",
+        D + "forms/images.py",
+        "if alone and not _is_readable(stored):",
+        "if alone and stored is None:",
         "tests/data/test_independent_rows.py",
     ),
     "an image that lies on its side": Mutant(
         D + "forms/images.py",
-        "else pixels.transpose(2, 0, 1), height",
-        "else pixels.transpose(2, 1, 0), height",
+        "else pixels.transpose(2, 0, 1)",
+        "else pixels.transpose(2, 1, 0)",
         "tests/data/test_images.py",
     ),
     "half of an entry taken for the whole": Mutant(

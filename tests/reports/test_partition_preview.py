@@ -13,7 +13,7 @@ from PIL import Image
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home as home_folder
 from protosphere.data.client_data import client_data
-from protosphere.data.from_settings import data_spec
+from protosphere.data.spec import data_spec
 from protosphere.plans.run_config import plan
 from protosphere.reports.partition_preview import view, write_picture
 from protosphere.strategies import read_settings
