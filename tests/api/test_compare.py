@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import protosphere
-from protosphere.comparing import _data_entry
+from protosphere.comparing import _table_of
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import expand
@@ -121,7 +121,7 @@ def test_it_is_in_its_folder_with_runs_reports_and_plots():
 def test_arrays_are_kept_once_and_known_again(home):
     asked = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
     moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    entries = [_data_entry(given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
+    entries = [_table_of("datasets", given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
     first, again, other = (entry["dataset"] for entry in entries)
     assert first == again != other
     assert [entry["label"] for entry in entries] == ["arrays", "arrays", "moved"]
