@@ -279,8 +279,11 @@ class Comparison:
                 run = self._comparison_folder.run_of(trial)
                 if run is not None:
                     return Run(run, self._trust)
-        titles = "; ".join(trial.title for trial in self._trials)
-        raise SettingError(f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}, with {titles}.")
+        titles = dict.fromkeys(f"{trial.row} | {trial.method}" for trial in self._trials)
+        raise SettingError(
+            f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; it has the trials "
+            f"{'; '.join(titles)}."
+        )
 
     def _finished(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
         return choose_variants(self._spec, collect(self._comparison_folder, self._spec, self._trials))

@@ -10,7 +10,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,13 +158,13 @@ class Processes:
         process, receiver, order = run
         if process.is_alive():
             return None
-        try:
-            return str(receiver.recv())
-        except EOFError:
-            output = Path(order.place) / OUTPUT
-            lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []
-            last = next((line for line in reversed(lines) if line.strip()), "no output")
-            return f"it ended with exit code {process.exitcode}: {last}"
+        with suppress(EOFError):
+            if receiver.poll():
+                return str(receiver.recv())
+        output = Path(order.place) / OUTPUT
+        lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []
+        last = next((line for line in reversed(lines) if line.strip()), "no output")
+        return f"it ended with exit code {process.exitcode}: {last}"
 
     def stop(self, runs: Sequence[Any]) -> None:
         """Kill runs."""

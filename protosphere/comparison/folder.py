@@ -19,7 +19,7 @@ from protosphere.core.files import folder_lock, refuse_link, replacing
 from protosphere.core.home import discard_stores, results_root
 from protosphere.core.settings import is_run_name, plain_name, shown
 from protosphere.core.text import own_version
-from protosphere.record.folder import RunFolder, difference, explain_unwritable
+from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
@@ -51,7 +51,9 @@ class ComparisonFolder:
             raise SettingError(f"{root} is itself a comparison; --resume {root} continues it.")
         slug = plain_name(spec.name, 60)
         now = time.time()
-        with explain_unwritable(root):
+        content = {"format": FORMAT, "version": own_version(), "comparison": asdict(spec)}
+        content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
+        try:
             # another comparison of this name may have begun in this second
             for second in itertools.count():
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
@@ -59,10 +61,12 @@ class ComparisonFolder:
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
-            content = {"format": FORMAT, "version": own_version(), "comparison": asdict(spec)}
-            content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
             with replacing(path / FILE) as temporary:
                 temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+        except OSError as error:
+            raise SettingError(
+                f"the results folder {root} cannot be written ({error.strerror}); name another with --results."
+            ) from None
         return cls(path)
 
     @classmethod

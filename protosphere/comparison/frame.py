@@ -124,7 +124,7 @@ def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
     """The value of a metric in a run's summary."""
-    headline = summary.get("headline", {})
+    headline = summary["headline"]
     values: Mapping[str, float | None]
     if metric.rule == ENSEMBLE:
         values, name = summary.get("ensemble", {}), metric.figure
@@ -264,7 +264,7 @@ def means_of(spec: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
     for row in spec.rows:
         for method in spec.methods:
             runs = runs_of(trials, row.label, method.label)
-            costs = {name: runs[column].astype(float).mean() for name, column in COSTS.items() if column in runs}
+            costs = {name: runs[column].astype(float).mean() for name, column in COSTS.items()}
             for metric in spec.metrics:
                 value = summarise(runs[f"metric: {metric}"]) or MeanStd(float("nan"), None, 0)
                 lines.append({"row": row.label, "method": method.label, "metric": str(metric), **vars(value), **costs})

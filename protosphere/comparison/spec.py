@@ -244,15 +244,10 @@ class FileTable(BaseModel):
 
 
 class EntryTable(BaseModel):
-    """A method or a partition of the file; all other keys are settings."""
+    """A method, data set or partition of the file; all other keys are settings."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     label: str = ""
-
-
-class DataTable(EntryTable):
-    """A data set of the file."""
-
     base: str = ""
     missing: str = ""
     methods: dict[str, dict[str, Any]] = {}
@@ -353,7 +348,7 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
         )
     if first["type"] in ("too_short", "missing"):
         raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.")
-    raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.")
+    raise SettingError(f"`{key}` is {shown(values[name])}: {first['msg']}.")
 
 
 def entry_of(item: Any, key: str) -> Entry:
@@ -364,24 +359,31 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": short_name(item), "dataset": item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    table = checked(DataTable if key == "datasets" else EntryTable, item)
+    table = checked(EntryTable, item)
     settings = flat(table.model_extra or {})
+    strategy, dataset = str(settings.get("strategy", "")), str(settings.get("dataset", ""))
+    settings_by_method = {label: flat(method_settings) for label, method_settings in table.methods.items()}
     if key == "methods":
-        load_method(str(settings.get("strategy", "")))
+        load_method(strategy)
         _refuse_shared(settings)
-    elif "strategy" in settings:
+    elif strategy:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    if not isinstance(table, DataTable):
-        return checked(Entry, {"label": table.label or str(settings.get("strategy", "")), "settings": settings})
+    if key != "datasets" and (table.base or table.missing or table.methods):
+        raise SettingError(f"`{key}` has {shown(item)}, but `base`, `missing` and `methods` are for data sets.")
+    if key == "datasets" and not table.base and not dataset:
+        raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
     if table.base and table.base not in preset_names():
         raise SettingError(unknown("base", table.base, preset_names()))
-    if not table.base and "dataset" not in settings:
-        raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    settings_by_method = {label: flat(method_settings) for label, method_settings in table.methods.items()}
     for method_settings in settings_by_method.values():
         _refuse_shared(method_settings, {"strategy"})
-    label = table.label or table.base or short_name(str(settings["dataset"]))
-    return Entry(label, settings, table.base, table.missing, settings_by_method)
+    values = {
+        "label": table.label or strategy or table.base or (short_name(dataset) if dataset else ""),
+        "settings": settings,
+        "base": table.base,
+        "missing": table.missing,
+        "methods": settings_by_method,
+    }
+    return checked(Entry, values)
 
 
 def flat(table: Mapping[str, Any]) -> RunConfig:

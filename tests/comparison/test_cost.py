@@ -20,13 +20,13 @@ def test_it_is_the_cost_of_one_round_times_all_rounds(home):
     methods = tuple(Entry(name, {"strategy": name}) for name in ("local", "fedproto"))
     digits = (Entry("digits", {"dataset": "digits"}),)
     spec = ComparisonSpec("test", methods, digits, seeds=(0, 1), settings=QUICK | {"rounds": 50})
-    found = estimate(spec, expand(spec, {}, {}), jobs=2)
-    assert (found.trials, found.jobs) == (4, 2)
+    estimated = estimate(spec, expand(spec, {}, {}), jobs=2)
+    assert (estimated.trials, estimated.jobs) == (4, 2)
     # 200 rounds of some milliseconds, two at a time
-    assert 0 < found.hours < 0.5
-    assert found.size > 4 * 10_000
+    assert 0 < estimated.hours < 0.5
+    assert estimated.size > 4 * 10_000
     assert not list((home / "clients").glob("*"))
-    assert str(found).startswith("4 trials, 2 at a time: about ")
+    assert str(estimated).startswith("4 trials, 2 at a time: about ")
     assert "2 hours" in str(Cost(1, 1.6, 1, 5))
 
 

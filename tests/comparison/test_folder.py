@@ -54,9 +54,9 @@ def test_a_comparison_is_read_again_from_the_newest_folder_or_by_name(folder, tr
     assert newer.path != folder.path
     os.utime(folder.path / "comparison.json", (1, 1))
     for name, path in (("latest", newer.path), (folder.path.name, folder.path), (str(folder.path), folder.path)):
-        found = ComparisonFolder.find(name, str(tmp_path / "results"))
-        assert found.path == path
-        assert found.read() == (SPEC, trials)
+        same = ComparisonFolder.find(name, str(tmp_path / "results"))
+        assert same.path == path
+        assert same.read() == (SPEC, trials)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from protosphere.comparison.frame import (
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import Entry, Metric
-from protosphere.comparison.trials import expand
 from tests.comparison.fabricated import CIFAR, SEEDS, comparison, finished, folder_of, line, trials_of
 
 
@@ -169,22 +168,16 @@ def test_the_exchange_is_measured_against_local_with_the_same_encoder():
     assert not lacks_controls(spec, frame[frame["method"] != "ours (C)"])
 
 
-@pytest.mark.parametrize("place", ["overrides", "settings", "datasets", "partitions", "methods", ""])
-def test_the_encoder_of_a_trial_is_the_named_one_or_the_methods_own(tmp_path, place):
-    settings = {name: {"encoder": "handcrafted"} if name == place else {} for name in ("datasets", "partitions")}
-    of_method = {"encoder": "handcrafted"} if place == "methods" else {}
-    named = {"encoder": "handcrafted"}
-    spec = comparison(
-        settings=named if place == "settings" else {},
-        datasets=(Entry("digits", {"dataset": "digits"} | settings["datasets"]),),
-        partitions=(Entry("iid", {"partition": "iid"} | settings["partitions"]),),
-        methods=tuple(Entry(name, {"strategy": name} | of_method) for name in ("local", "protosphere")),
-        seeds=(0,),
-        paper=(),
+def test_the_encoder_of_a_trial_is_the_named_one_or_the_methods_own(tmp_path):
+    methods = (
+        Entry("local", {"strategy": "local"}),
+        Entry("named", {"strategy": "local", "encoder": "handcrafted"}),
+        Entry("own", {"strategy": "protosphere"}),
     )
-    trials = expand(spec, named if place == "overrides" else {}, {})
+    spec = comparison(methods=methods, datasets=(CIFAR,), seeds=(0,), paper=())
+    trials = trials_of(spec)
     frame = collect(ComparisonFolder.create(spec, trials, str(tmp_path)), spec, trials)
-    assert frame["encoder"].tolist() == ["handcrafted" if place else "", "handcrafted"]
+    assert frame["encoder"].tolist() == ["", "handcrafted", "handcrafted"]
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ def cells(table):
 
 
 def test_the_tables_of_accuracies_and_costs(tables):
-    found = tables(comparison())
-    assert list(found) == ["accuracy", "differences", "cost"]
-    table = found["accuracy"]
+    by_kind = tables(comparison())
+    assert list(by_kind) == ["accuracy", "differences", "cost"]
+    table = by_kind["accuracy"]
     assert list(table.texts) == ["CIFAR-10", "CIFAR-10, paper", "MNIST"]
     assert [list(texts) for texts in table.texts.itertuples()] == [
         ["FedProto", "80.00 ± 10.00", "82.90", "-"],
@@ -66,7 +66,7 @@ def test_the_tables_of_accuracies_and_costs(tables):
     assert not table.bold.any(axis=None)
     sentence = "test: accuracy in % (final), mean ± sample standard deviation (ddof 1) over 3 seeds."
     assert table.sentence == sentence
-    cost = cells(found["cost"])
+    cost = cells(by_kind["cost"])
     assert list(cost["CIFAR-10, whole run"].values()) == ["0.4 kB / 0.6 kB"] * 2
     # 400 bytes are 100 values, of two rounds
     assert list(cost["CIFAR-10, M values per round"].values()) == ["5e-05"] * 2
@@ -85,11 +85,11 @@ def test_missing_seeds_are_counted_and_one_seed_has_no_deviation(tables):
     spec = comparison(paper=())
     table = tables(spec, {("FedProto", 0), ("FedProto", 1)})["accuracy"]
     assert list(cells(table)["CIFAR-10"].values())[:2] == ["90.00 (1 of 3 seeds)", "82.00 ± 2.65"]
-    found = tables(comparison(seeds=(1,), paper=()))
-    assert list(cells(found["accuracy"])["CIFAR-10"].values()) == ["70.00", "80.00", "60.00"]
-    assert found["accuracy"].sentence.endswith("of one seed.")
-    assert cells(found["differences"])["CIFAR-10"] == {"Proto_Norm": "+10.00"}
-    assert "One seed gives no interval; chance may explain any difference." in found["differences"].notes
+    by_kind = tables(comparison(seeds=(1,), paper=()))
+    assert list(cells(by_kind["accuracy"])["CIFAR-10"].values()) == ["70.00", "80.00", "60.00"]
+    assert by_kind["accuracy"].sentence.endswith("of one seed.")
+    assert cells(by_kind["differences"])["CIFAR-10"] == {"Proto_Norm": "+10.00"}
+    assert "One seed gives no interval; chance may explain any difference." in by_kind["differences"].notes
 
 
 def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_it(tables):
@@ -101,8 +101,8 @@ def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_i
         Metric("", "macro"): "-",
         Metric("domain", "usps"): "-",
     }
-    found = cells(tables(comparison(metrics=tuple(floors), paper=()))["accuracy"])
-    assert {metric: found[f"CIFAR-10 ({metric})"]["majority class"] for metric in floors} == floors
+    by_kind = cells(tables(comparison(metrics=tuple(floors), paper=()))["accuracy"])
+    assert {metric: by_kind[f"CIFAR-10 ({metric})"]["majority class"] for metric in floors} == floors
 
 
 def test_values_a_round_are_shown_where_all_seeds_sent_float32(tmp_path):
@@ -214,12 +214,12 @@ def table_of(texts):
 
 def test_all_forms_show_the_same_cells_and_significant_ones_in_bold(tables, monkeypatch):
     monkeypatch.setitem(ACCURACIES, "FedProto", (0.80, 0.75, 0.75))
-    found = list(tables(comparison()).values())
-    text = markdown(found)
+    by_kind = list(tables(comparison()).values())
+    text = markdown(by_kind)
     assert "|  | CIFAR-10 | CIFAR-10, paper | MNIST |\n|---|---:|---:|---:|\n" in text
     assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
     assert "| Proto_Norm | 82.00 ± 2.65 |  | - |" in text
-    text = latex(found, "Table 1: P_N")
+    text = latex(by_kind, "Table 1: P_N")
     assert r"Proto\_Norm & 82.00 $\pm$ 2.65 &  & - \\" in text
     assert r"CIFAR-10 & \textbf{+5.33 [+3.90, +6.77]} \\" in text
     assert r"\begin{tabular}{lrrr}" in text
@@ -230,7 +230,7 @@ def test_all_forms_show_the_same_cells_and_significant_ones_in_bold(tables, monk
     kinds = ("accuracy", "differences", "cost")
     assert re.findall(r"\\label\{(.*)\}", text) == [f"tab:table-1-p-n-{kind}" for kind in kinds]
     terminal = Console(width=120, record=True, color_system="standard", file=io.StringIO())
-    for table in found[:2]:
+    for table in by_kind[:2]:
         terminal.print(console(table))
     text = terminal.export_text(styles=True)
     assert re.search(r"\x1b\[1m *\+5\.33 \[", text)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import choose_variants, collect, validation_of
+from protosphere.comparison.frame import COSTS, choose_variants, collect, validation_of
 from protosphere.comparison.plots import by_value, heat_map, makers_of
 from protosphere.comparison.report import write_all
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, load, narrow, read
@@ -174,7 +174,8 @@ def frame_of(accuracies):
     rows = []
     for method, values in accuracies.items():
         rows += [("digits", method, seed, accuracy) for seed, accuracy in enumerate(values)]
-    return pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
+    frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
+    return frame.assign(**dict.fromkeys(COSTS.values(), 0.0))
 
 
 def test_two_crossed_settings_have_a_heat_map():
