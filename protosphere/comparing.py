@@ -1,7 +1,6 @@
-"""A comparison: methods by data sets by partitions by seeds."""
+"""Comparisons in Python: methods on data sets and partitions, with several seeds."""
 
 import html
-import io
 import os
 import shlex
 import warnings
@@ -14,14 +13,13 @@ import pandas as pd
 from protosphere.arrays import data_of, is_arrays
 from protosphere.comparison.execution import Executor, Finished, Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import collect, differences, for_file, means_of
+from protosphere.comparison.frame import Choice, choose_variants, collect, differences, for_file, means_of
 from protosphere.comparison.report import REPORT, Written, write_all
 from protosphere.comparison.sources import refuse_changed
-from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
+from protosphere.comparison.spec import ComparisonSpec, from_table, narrow, with_overrides
 from protosphere.comparison.trials import Trial, expand, refuse_unmeasured, with_common_rules
-from protosphere.comparison.variants import Choice, choose_variants, with_variants
+from protosphere.comparison.variants import with_variants
 from protosphere.core.errors import RunError, SettingError
-from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import Scalar, shown
 from protosphere.names import Value, plain, settings_of
@@ -35,8 +33,9 @@ if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
 
 Entry = str | Mapping[str, Value]
-ARRAYS = "arrays"
-LABELS = ("label", "base", "missing")
+ARRAYS = "arrays"  # the label of a data set of arrays
+# list of a comparison's file -> the setting that an entry without settings is
+MAIN_SETTING = {"methods": "strategy", "datasets": "dataset", "partitions": "partition"}
 
 
 def compare(
@@ -59,15 +58,14 @@ def compare(
     settings: Mapping[str, Value] | None = None,
     **more: Value,
 ) -> "Comparison":
-    """Run every method on every data set and partition with every seed, each run in a process of its own, as
-    `protosphere compare` does. All methods of a row get the same partition, initial models and client selection.
+    """Run every method on every data set and partition with every seed, as `protosphere compare` does.
 
     >>> found = protosphere.compare(["local", {"strategy": "protonorm", "protonorm__gamma": 5}], ["spiral"], seeds=[0],
     ...                             clients=2, rounds=1, models="tiny_perceptron", spiral_points=50, quiet=True)
     >>> found.table()["method"].tolist()
     ['local', 'protonorm, gamma 5']
 
-    Arrays are kept once for all runs, in a file called by their content, as `run` keeps them:
+    Arrays are stored once for all runs:
 
     >>> x = np.random.default_rng(0).normal(size=(120, 5))
     >>> own = protosphere.compare(["local", "fedproto"], [(x, x[:, 0] > 0)], seeds=[0], clients=2, rounds=1,
@@ -76,34 +74,30 @@ def compare(
     ['arrays', 'arrays']
 
     Args:
-        methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
-        datasets: names, ids or paths, or arrays as `run` takes them; or mappings of `dataset`, any of these, perhaps a
-            `label`, which several arrays need, and settings.
-        partitions: mappings of the settings that decide who holds which samples, perhaps with a `label`; none for the
-            settings' own.
-        seeds: different whole numbers from 0 on.
-        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5`,
-            `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME` or
-            `domain-unweighted NAME`; the first of several makes the curves. `headline` alone is by the rules
-            `classifier` and `discriminant` where the methods' own rules differ.
-        baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
-        vary: settings of methods, each with values that stand side by side, one setting at a time.
-        choose: `validation` for the one of a method's values whose accuracy on validation samples is highest, in each
-            row for itself; "" to show them all.
+        methods: names, or mappings of `strategy`, optionally `label`, and settings of this method, named as in `run`.
+        datasets: names, ids, paths or arrays as in `run`; or mappings of `dataset`, optionally `label`, and settings.
+        partitions: mappings of the settings that divide the samples, optionally with `label`.
+        seeds: different whole numbers from 0.
+        metric: one or several metrics, such as `headline`, `final`, `classifier last-5`, `macro` or `domain NAME`;
+            docs/compare.md lists them. The first is drawn as curves.
+        baseline: the method that the others are compared with; "" for `local` if present, else the first.
+        vary: settings of methods with lists of values, of which one varies at a time.
+        choose: `validation` to choose one value for each method and row by accuracy on validation samples; "" to show
+            all.
         cross: whether the values of all settings in `vary` are combined.
-        jobs: runs at a time; None for what the machine holds.
-        workers: of each run, as `run` takes them.
-        keep_models: keep the clients' models, for `Run.client`; they take much room.
-        reports: give each run a report of its own, which `Run.report` makes at any time.
+        jobs: number of runs at a time; None for as many as fit on the machine.
+        workers: processes of each run, as in `run`.
+        keep_models: keep the clients' models for `Run.client`; they need much disk space.
+        reports: write a report of each run.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
-        quiet: print no line for each run that ends.
-        settings, more: settings of all runs, as those of `run`.
+        quiet: print no lines.
+        settings, more: settings of all runs, as in `run`.
 
     Returns:
-        The comparison, with all that was finished; of runs that failed a warning says why.
+        The comparison; a warning names each run that failed.
 
     Raises:
-        SettingError, DataError, ModelError: before anything starts, what cannot work.
+        SettingError, DataError, ModelError: something cannot work; nothing was started.
         RunError: every run failed.
     """
     lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds}
@@ -117,18 +111,17 @@ def compare(
     if "dataset" in common_settings:
         raise SettingError("setting `dataset` is for `run`; a comparison takes a list: datasets=[...].")
     table = {
-        "methods": [_method_entry(entry) for entry in methods],
-        "datasets": [_data_entry(entry) for entry in datasets],
-        "partitions": [_label_entry(entry) for entry in partitions],
+        "methods": [_table_of("methods", item) for item in methods],
+        "datasets": [_table_of("datasets", item) for item in datasets],
+        "partitions": [_table_of("partitions", item) for item in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
         "baseline": baseline,
-        "vary": _values("vary", vary) | {"choose": choose, "cross": cross},
-        "settings": _nameable(common_settings),
+        "vary": _values_of(vary) | {"choose": choose, "cross": cross},
+        "settings": _without_objects(common_settings),
     }
     spec = from_table("comparison", table)
-    spec = replace(spec, name="-".join(entry.label for entry in spec.datasets))
-    spec, trials = resolve(spec)
+    spec, trials = resolve(replace(spec, name="-".join(entry.label for entry in spec.datasets)))
     executor = Processes(environments(trials, jobs, workers))
     folder = ComparisonFolder.create(spec, trials, os.fspath(results_dir), jobs)
     try:
@@ -137,8 +130,8 @@ def compare(
         )
     except BaseException as error:
         error.add_note(
-            f'what there is of it: protosphere.Comparison("{folder.path}"); `protosphere compare --resume '
-            f"{shlex.quote(str(folder.path))}` goes on"
+            f'finished trials are in protosphere.Comparison("{folder.path}"); `protosphere compare --resume '
+            f"{shlex.quote(str(folder.path))}` runs the others"
         )
         raise
     failed = [f"{finished.trial.title}: {finished.reason}" for finished in ended if finished.reason]
@@ -157,20 +150,20 @@ def resolve(
     vary: Sequence[str] = (),
     places: Mapping[str, str] | None = None,
 ) -> tuple[ComparisonSpec, list[Trial]]:
-    """The part of a comparison that is asked for, with rows and variants by their names, and its trials, checked.
+    """A part of a comparison, with variants as methods, and its trials, checked.
 
     Args:
         narrowing: arguments of `narrow`.
-        overrides: settings for all trials.
+        overrides: settings of all trials.
         vary: settings with their values, such as `protonorm.gamma=1,10`.
-        places: where data sets lie, by their names.
+        places: paths of data sets, by their names.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     overrides = overrides or {}
-    spec = name_rows(narrow(whole, **(narrowing or {})), overrides, vary)
-    spec = with_variants(spec, vary, overrides, whole.methods)
+    spec = with_overrides(narrow(whole, **(narrowing or {})), overrides, vary)
+    spec = with_variants(spec, vary, overrides, is_part=spec.methods != whole.methods)
     trials = expand(spec, overrides, places or {}, whole.datasets)
     refuse_unmeasured(spec, trials)
     return with_common_rules(spec, trials), trials
@@ -187,35 +180,31 @@ def carry_out(
     reports: bool = False,
     keep_models: bool = False,
 ) -> tuple[list[Finished], Written]:
-    """Run the trials that are not finished, with a line for each that ends, and write the tables, for `compare` and for
-    the command.
-
-    Returns:
-        How the trials of this session ended, and what was written.
+    """Run the trials that are not finished and write all tables.
 
     Raises:
-        SettingError: another process runs trials in the folder, or what the trials read has changed.
-        Interrupted: a signal came in.
+        SettingError: another process runs trials in the folder, or what finished trials have read has changed.
+        Interrupted: a signal arrived.
     """
-    say = line_printer(quiet)
     with folder.hold():
         finished = [trial for trial in trials if folder.run_of(trial) is not None]
         if len(finished) < len(trials):
             refuse_changed(folder.path, trials, finished)
+        say = line_printer(quiet)
         ended = run_trials(folder, trials, executor, say, workers=workers, reports=reports, keep_models=keep_models)
         return ended, write_all(folder, spec, trials)
 
 
 class Comparison:
-    """A comparison's results, read from its folder.
+    """The results of a comparison, finished or not.
 
     Args:
-        folder: its folder, its name in the results folder, or `latest`; finished or not.
+        folder: its folder, its name in the results folder, or `latest`.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
         trust: whether code that lies in the folder may be run.
 
     Attributes:
-        folder: where it lies.
+        folder: its folder.
 
     Raises:
         SettingError: there is no such comparison, or it cannot be read.
@@ -224,63 +213,49 @@ class Comparison:
     def __init__(
         self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False
     ):
-        try:
-            self._comparison_folder = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
-        except SettingError:
-            raise SettingError(
-                f"no comparison is {shown(os.fspath(folder))}, by folder or by name in "
-                f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
-            ) from None
+        self._comparison_folder = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
         self.folder = self._comparison_folder.path.resolve()
         self._trust = trust
-        self._comparison, self._trials = self._comparison_folder.read(trust)
+        self._spec, self._trials = self._comparison_folder.read(trust)
 
     def table(self) -> pd.DataFrame:
-        """A row for each method, row of the comparison and metric: mean and deviation over seeds, bytes, seconds.
+        """A row for each row of the comparison, method and metric, in their order.
 
-        In their order, a method whose variant was chosen once: `row`, `method`, `metric`, `mean` and `std` over
-        seeds (shares of 1; the standard deviation of a sample, not a number for a single seed), `seeds` that are
-        finished, `payload` and `wire` (mean bytes of training, both ways), `seconds`, `gradient_steps` (a client's in
-        a round); with `choose` also `chosen`, the values that a method stands there with.
+        Columns: `row`, `method`, `metric`, `mean` and `std` over seeds (shares of 1; sample standard deviation, NaN for
+        a single seed), the number of finished `seeds`, `payload` and `wire` (mean bytes of training, both directions),
+        `seconds`, `gradient_steps` (per client and round); with `choose` also `chosen`, the chosen values of a method.
 
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        comparison, trials, choices = self._finished()
-        table = means_of(comparison, trials)
+        spec, trials, choices = self._finished()
+        table = means_of(spec, trials)
         if choices:
-            values = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
+            values = {(choice.row, choice.method): choice.values for choice in choices}
             table["chosen"] = [values.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
         return table
 
     def differences(self) -> pd.DataFrame:
-        """A row for each method but the baseline, row of the comparison and metric: the `difference` to the baseline
-        over the seeds that both have, with `low` and `high`, the ends of its 95 % interval by a paired t test.
+        """A row for each row of the comparison, metric and method but the baseline: its difference to the baseline,
+        paired by seed.
 
-        Columns are `row`, `metric`, `method`, `baseline`, the `seeds` that both have, mean `difference` (shares of 1),
-        `low` and `high` (not a number for a single seed). `p` is the test's, `significant` whether it rejects equality
-        at 5 % after Holm's correction for the methods of a row and metric.
+        Columns: `row`, `metric`, `method`, `baseline`, common `seeds`, mean `difference` (shares of 1), `low` and
+        `high` (95 % t interval; NaN for a single seed), `p` of the paired t-test, and `significant` at 5 % after Holm's
+        correction for the methods of a row and metric.
 
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
         """
-        comparison, trials, _ = self._finished()
-        return differences(comparison, trials)
+        spec, trials, _ = self._finished()
+        return differences(spec, trials)
 
     def trials(self) -> pd.DataFrame:
-        """A row for each run with every figure, as in table.csv.
-
-        `row`, `method`, `strategy`, `seed`, `status`, accuracies as shares of 1, bytes, `seconds`, `run`.
+        """A row for each trial with all its metrics, as in table.csv.
 
         >>> found.trials()["status"].tolist()
         ['completed', 'completed']
         """
-        frame = collect(self._comparison_folder, self._comparison, self._trials)
-        # by way of text, which gives each column its type; names as they are, since no spreadsheet sees them here
-        text = io.StringIO(for_file(frame).to_csv(index=False))
-        # a method may be called 1, or None
-        labels = dict.fromkeys(("row", "method", "strategy"), str)
-        return pd.read_csv(text, dtype=labels, keep_default_na=False, na_values=[""])
+        return for_file(collect(self._comparison_folder, self._spec, self._trials)).infer_objects()
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
         """The run of a trial.
@@ -289,31 +264,29 @@ class Comparison:
         'local'
 
         Args:
-            method: its label; of one with variants that in `table`, for what was chosen, or in `trials`.
+            method: its label in `table`, or that of a variant in `trials`.
             row: "" for the first.
 
         Raises:
-            SettingError: there is none such that is finished.
+            SettingError: there is no such run that is finished.
         """
         *_, choices = self._finished()
-        variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
-        row = row or self._comparison.rows[0].label
-        label = variant_of.get((row, method)) or method
+        variants = {(choice.row, choice.method): choice.chosen for choice in choices}
+        row = row or self._spec.rows[0].label
+        label = variants.get((row, method)) or method
         for trial in self._trials:
             if (trial.row, trial.method, trial.seed) == (row, label, seed):
                 run = self._comparison_folder.run_of(trial)
                 if run is not None:
                     return Run(run, self._trust)
-        methods = "; ".join(dict.fromkeys(trial.method for trial in self._trials))
-        seeds = ", ".join(str(number) for number in sorted({trial.seed for trial in self._trials}))
+        titles = dict.fromkeys(f"{trial.row} | {trial.method}" for trial in self._trials)
         raise SettingError(
-            f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; its methods are {methods}; its "
-            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(trial.row for trial in self._trials))}."
+            f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; it has the trials "
+            f"{'; '.join(titles)}."
         )
 
     def _finished(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
-        """The comparison with each method once where one was chosen, its finished trials, and what was chosen."""
-        return choose_variants(self._comparison, collect(self._comparison_folder, self._comparison, self._trials))
+        return choose_variants(self._spec, collect(self._comparison_folder, self._spec, self._trials))
 
     def plot(self, name: str = "accuracy-over-rounds", row: str = "") -> "Plot":
         """A plot of a row of the comparison, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`.
@@ -332,23 +305,25 @@ class Comparison:
             row: "" for the first.
 
         Raises:
-            SettingError: there is no such plot or row, or nothing of it to draw.
+            SettingError: there is no such plot or row, or it has no data.
         """
         from protosphere.comparison.plots import makers_of
 
-        once, trials, _ = self._finished()
-        makers = makers_of(once)
-        name = _find("plot", name, list(makers))
-        label = _find("row", row, [entry.label for entry in once.rows])
-        return makers[name](once, trials, label, name=name)
+        spec, trials, _ = self._finished()
+        makers = makers_of(spec)
+        rows = [entry.label for entry in spec.rows]
+        for word, value, allowed in (("plot", name, [*makers]), ("row", row or rows[0], rows)):
+            if value not in allowed:
+                raise SettingError(f"{word} is {shown(value)}, but this comparison has: {'; '.join(allowed)}.")
+        return makers[name](spec, trials, row or rows[0], name=name)
 
     def report(self) -> Report:
-        """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
+        """Write tables, pictures and `report.html` anew; a notebook shows the report.
 
         >>> found.report().path.name
         'report.html'
         """
-        write_all(self._comparison_folder, self._comparison, self._trials)
+        write_all(self._comparison_folder, self._spec, self._trials)
         return Report(self.folder / REPORT)
 
     def __repr__(self) -> str:
@@ -359,80 +334,51 @@ class Comparison:
         return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
 
 
-def _find(word: str, name: str, names: Sequence[str]) -> str:
-    """One of these names, "" for the first.
-
-    Raises:
-        SettingError: it is none of them, or there are none.
-    """
-    if not names or name not in ("", *names):
-        raise SettingError(f"{word} is {shown(name)}, but this comparison has: {'; '.join(names) or 'none'}.")
-    return name or names[0]
-
-
-def _values(name: str, table: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:
-    """Settings with lists of values, as a comparison's file would have them."""
-    if table is not None and not isinstance(table, Mapping):
-        raise SettingError(f"{name} is {shown(table)}, but it is a mapping of settings to lists of values.")
-    for key, values in (table or {}).items():
-        _refuse_single(f"{name} of {key}", values)
-    return {setting_name(key): [plain(value) for value in values] for key, values in (table or {}).items()}
+def _values_of(vary: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:
+    if vary is not None and not isinstance(vary, Mapping):
+        raise SettingError(f"vary is {shown(vary)}, but it is a mapping of settings to lists of values.")
+    values_by_setting = {}
+    for name, values in (vary or {}).items():
+        _refuse_single(f"vary of {name}", values)
+        values_by_setting[setting_name(name)] = [plain(value) for value in values]
+    return values_by_setting
 
 
 def _refuse_single(name: str, entries: object) -> None:
-    """Refuse one of what there may be several: of a word every letter would be one."""
+    """Refuse what is no list, such as a string, whose letters would be the entries."""
     if isinstance(entries, str | Mapping | os.PathLike) or not isinstance(entries, Iterable):
         raise SettingError(f"{name} is {shown(entries)}, but it is a list: give [...], of one entry, too.")
 
 
-def _data_entry(item: Any) -> Any:
-    """A data set as a comparison's file would have it; arrays as the path of their file.
+def _table_of(key: str, item: Any) -> dict[str, Any]:
+    """An entry as a comparison's file has it; arrays become the path of their file.
 
     Raises:
-        SettingError: a sequence that is neither names nor arrays. DataError: arrays that are no data set.
+        SettingError: an entry is a single array or an object. DataError: arrays are no data set.
     """
     if hasattr(item, "__array__"):
-        raise SettingError("datasets has an array by itself; give each data set as a pair, as in datasets=[(x, y)].")
-    entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
-    if is_arrays(entry.get("dataset")) and "label" not in entry:
-        # what their file is called has no meaning for anybody
-        entry = {"label": ARRAYS} | entry
-    if "dataset" in entry:
-        entry["dataset"] = data_of(entry["dataset"])
-    return _entry(entry if len(entry) > 1 else entry.get("dataset", entry))
+        raise SettingError(f"{key} has an array by itself; give each data set as a pair, as in datasets=[(x, y)].")
+    table = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {MAIN_SETTING[key]: item}
+    labels = {name: table.pop(name) for name in ("label", "base", "missing") if name in table}
+    if key == "datasets" and "dataset" in table:
+        if is_arrays(table["dataset"]):
+            labels.setdefault("label", ARRAYS)
+        table["dataset"] = data_of(table["dataset"])
+    settings = settings_of(None, table)
+    if key == "methods":
+        settings = _without_objects(settings)
+    if key != "datasets" and "label" not in labels:
+        # the same method may be there twice, and a partition has no other name
+        parts = [str(settings[MAIN_SETTING[key]])] if MAIN_SETTING[key] in settings else []
+        for name, value in settings.items():
+            if name != MAIN_SETTING[key]:
+                parts.append(f"{name.rpartition('.')[2]} {value}")
+        labels["label"] = ", ".join(parts)
+    return labels | settings
 
 
-def _method_entry(entry: Any) -> Any:
-    """A method as a comparison's file would have it; objects are refused, since a trial has a process of its own."""
-    if not isinstance(entry, str | Mapping):
-        entry = {"strategy": entry}
-    if isinstance(entry, Mapping) and "strategy" in entry:
-        entry = _nameable(dict(entry))
-    return _label_entry(entry)
-
-
-def _nameable(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_objects(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without Python objects, which the processes of trials do not have."""
     named = with_names(settings)
     refuse_objects(named, "a comparison has a process for each run")
     return named
-
-
-def _entry(item: Entry) -> Any:
-    """As a comparison's file would have it."""
-    if not isinstance(item, Mapping):
-        return plain(item)
-    labels = {name: value for name, value in item.items() if name in LABELS}
-    return labels | settings_of(None, {name: value for name, value in item.items() if name not in LABELS})
-
-
-def _label_entry(item: Entry) -> Any:
-    """With a label of its settings: the same method may stand there twice, and a partition has no other name."""
-    entry = _entry(item)
-    if not isinstance(entry, dict) or "label" in entry:
-        return entry
-    kinds = ("strategy", "partition")
-    parts = [str(entry[name]) for name in kinds if name in entry]
-    for name, value in entry.items():
-        if name not in kinds:
-            parts.append(f"{name.rpartition('.')[2]} {value}")
-    return entry | {"label": ", ".join(parts)}

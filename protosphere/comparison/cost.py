@@ -1,4 +1,4 @@
-"""What a comparison takes on this machine, estimated before it starts: one round of one trial is timed."""
+"""Estimates what a comparison costs on this machine, from one round of its first trial."""
 
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from protosphere.record.folder import RunFolder
 
 @dataclass(frozen=True)
 class Cost:
-    """How many trials there are, the hours that they take, so many at a time, and the bytes that they leave."""
+    """Number of trials, hours with `jobs` of them at a time, and size of the results in bytes."""
 
     trials: int
     hours: float
@@ -30,30 +30,27 @@ class Cost:
         )
 
 
-def estimate(comparison: ComparisonSpec, trials: Sequence[Trial], jobs: int) -> Cost:
-    """The cost of trials, from one round of the first of them.
-
-    A trial is taken to need as long a round as that one, by the epochs of the clients that train in it. What the timed
-    run leaves is deleted.
+def estimate(spec: ComparisonSpec, trials: Sequence[Trial], jobs: int) -> Cost:
+    """The cost of trials, if a round takes time in proportion to its clients and their local epochs.
 
     Raises:
-        RunError: the round failed, and why.
+        RunError: the timed round failed.
     """
     first = replace(trials[0], settings=trials[0].settings | {"rounds": 1})
     with tempfile.TemporaryDirectory() as scratch:
-        folder = ComparisonFolder.create(comparison, [first], scratch)
+        folder = ComparisonFolder.create(spec, [first], scratch)
         (ended,) = run_trials(folder, [first], Processes(environments([first], 1)), lambda line: None)
         run = folder.run_of(first)
         if run is None:
             raise RunError(f"the cost cannot be estimated, since a round of {first.title} failed: {ended.reason}")
         seconds = float(RunFolder(run).lines()[-1]["time"]["round"])
-        sizes = {path.name: path.stat().st_size for path in run.rglob("*") if path.is_file()}
-    by_round = sizes.get("metrics.jsonl", 0)
+        size_of_run = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+        size_of_round = (run / "metrics.jsonl").stat().st_size
     total, size = 0.0, 0
     for trial in trials:
         rounds = int(trial.settings["rounds"])
         total += seconds * rounds * _work_of(trial) / _work_of(first)
-        size += sum(sizes.values()) + rounds * by_round
+        size += size_of_run + rounds * size_of_round
     return Cost(len(trials), total / jobs / 3600, jobs, size)
 
 

@@ -1,6 +1,7 @@
-"""Runs the trials of a comparison, several at a time. `perform` runs one in the process that calls it: a process of
-this machine, or a task of a Ray cluster."""
+"""Runs the trials of a comparison, several at a time, each in a process of this machine or as a task of a Ray
+cluster."""
 
+import json
 import multiprocessing
 import os
 import socket
@@ -9,16 +10,16 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.trials import Trial, not_default, toml
+from protosphere.comparison.trials import Trial, not_default
 from protosphere.core.errors import SettingError
 from protosphere.core.home import discard_stores
-from protosphere.core.text import duration
+from protosphere.core.text import duration, one_line
 from protosphere.launch.grid import end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Node, count_tasks, join
@@ -27,23 +28,23 @@ from protosphere.server_app.status import USER_ERRORS
 OUTPUT = "output.log"
 SETTINGS = "settings.toml"
 GPUS = "CUDA_VISIBLE_DEVICES"
-LOOK = 0.2  # seconds after which we look again
+LOOK = 0.2  # seconds between two looks at the trials in flight
 PATIENCE = 30.0  # seconds that trials in flight have to end
-# what a run would choose by its data where nobody says it, and what a trial has chosen, or was given, already
-CHOSEN = ("clients", "partition", "models")
+LONGEST_REASON = 2000  # characters, which a pipe holds until it is read
+# settings that a run would otherwise choose by its data
+FITTED = ("clients", "partition", "models")
 
 
 @dataclass(frozen=True)
 class Order:
-    """A trial to run, as a process or a node gets it.
+    """A trial to run.
 
     Attributes:
-        place: the trial's folder, which is there.
-        workers: processes that the run's clients share.
+        place: the trial's folder.
+        workers: number of processes that share the run's clients.
     """
 
     settings: Mapping[str, Any]
-    clients: int
     place: str
     workers: int = 1
     keep_models: bool = False
@@ -53,68 +54,55 @@ def perform(order: Order) -> str:
     """Run a trial in this process.
 
     Returns:
-        Why it failed, in a sentence; empty when it did not.
+        Why it failed; "" if it did not.
     """
-    if not Path(order.place).is_dir():
+    folder = Path(order.place)
+    if not folder.is_dir():
         return (
-            f"the comparison's folder {order.place} was not found on {socket.gethostname()}; give --results a "
-            "folder on a file system that all nodes of the Ray cluster share."
+            f"the comparison's folder {folder} was not found on {socket.gethostname()}; give --results a folder on a "
+            "file system that all nodes of the Ray cluster share."
         )
-    with (Path(order.place) / OUTPUT).open("a", encoding="utf-8") as output:
+    runs: list[Path] = []
+    reason = ""
+    with (folder / OUTPUT).open("a", encoding="utf-8") as output:
 
-        def say(line: str) -> None:
-            output.write(line + "\n")
-            output.flush()
+        def show(line: str) -> None:
+            print(line, file=output, flush=True)
 
-        say(f"on {socket.gethostname()}, process {os.getpid()}")
-        folders: list[Path] = []
-        reason = ""
-        config = {**order.settings, "results-dir": order.place}
+        show(f"on {socket.gethostname()}, process {os.getpid()}")
         try:
-            run_in_process(config, clients=order.clients, workers=order.workers, show=say, opened=folders.append)
+            run_in_process(
+                {**order.settings, "results-dir": order.place},
+                clients=int(order.settings["clients"]),
+                workers=order.workers,
+                show=show,
+                opened=runs.append,
+            )
         except USER_ERRORS as error:
             reason = str(error)
-            say(f"error: {error}")
+            show(f"error: {error}")
         except Exception as error:
             reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
-            say(traceback.format_exc())
+            show(traceback.format_exc())
     if not order.keep_models:
-        for folder in folders:
-            discard_stores(folder.name)
-    return reason
+        for run in runs:
+            discard_stores(run.name)
+    return one_line(reason, LONGEST_REASON)
 
 
 # --- where trials run --------------------------------------------------------------------------------------------
 
 
-class Executor(Protocol):
-    """What runs orders: `jobs` of them at a time."""
-
-    jobs: int
-
-    def ready(self) -> AbstractContextManager[None]:
-        """While inside, orders can be started."""
-
-    def start(self, order: Order, place: int) -> Any:
-        """Begin an order in one of the places that there are, counted from 0."""
-
-    def failure(self, run: Any) -> str | None:
-        """Why a run failed; empty where it did not, None while it is on."""
-
-    def stop(self, runs: Sequence[Any]) -> None:
-        """End what is in flight."""
-
-
 def environments(trials: Sequence[Trial], jobs: int | None, workers: int = 1) -> list[dict[str, str]]:
-    """What each place for a trial on this machine has in its environment; there are as many as run at a time.
+    """The environment variables of each place for a trial on this machine.
 
-    Without `jobs` it is a trial for each GPU where trials may train on one, else as many as the cores hold, of which a
-    trial takes the setting `threads` for each of its workers.
+    By default there is a place for each GPU that trials may use, or else as many as fit on the cores, of which a trial
+    takes the setting `threads` for each of its workers.
 
     Raises:
-        SettingError: no trial could run.
+        SettingError: `jobs` is below 1.
     """
-    _refuse_none(jobs)
+    _check_jobs(jobs)
     threads, on_gpu = _needs_of(trials)
     gpus = _gpus() if on_gpu else []
     most = len(gpus) or max(1, (os.cpu_count() or 1) // (threads * workers))
@@ -122,29 +110,29 @@ def environments(trials: Sequence[Trial], jobs: int | None, workers: int = 1) ->
     return [{GPUS: gpus[place % len(gpus)]} if gpus else {} for place in range(number)]
 
 
-def _refuse_none(jobs: int | None) -> None:
+def _check_jobs(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
         raise SettingError(f"the number of jobs is {jobs}, but at least one trial must run at a time.")
 
 
 def _needs_of(trials: Sequence[Trial]) -> tuple[int, bool]:
-    """The cores that a trial takes in one process, and whether any may train on a GPU."""
+    """The number of cores of a trial, and whether any trial may train on a GPU."""
     threads = max((int(trial.settings["threads"]) for trial in trials), default=1)
     return threads, any(trial.settings["device"] != "cpu" for trial in trials)
 
 
 def _gpus() -> list[str]:
-    """The CUDA devices that this process may use, as the environment names them."""
+    """The names of the CUDA devices that this process may use."""
     from torch.cuda import device_count
 
-    named = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
-    return named[: device_count()] or [str(index) for index in range(device_count())]
+    visible = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return visible[: device_count()] or [str(index) for index in range(device_count())]
 
 
 class Processes:
-    """Processes of this machine, a new one for each trial, none of which outlives the one that started it.
+    """Processes of this machine, a new one for each trial; all end with the process that started them.
 
-    On Linux each is forked from a server of multiprocessing's that has loaded what a run needs.
+    On Linux each is forked from a server that has already imported what a run needs.
     """
 
     def __init__(self, places: Sequence[Mapping[str, str]]):
@@ -155,46 +143,38 @@ class Processes:
         if is_linux:
             self._context.set_forkserver_preload(["protosphere.comparison.preloaded"])
 
-    def ready(self) -> AbstractContextManager[None]:
-        """While inside, orders can be started."""
-        return nullcontext()
-
     def start(self, order: Order, place: int) -> Any:
-        """Begin an order in a process of its own."""
+        """Start an order in a process of its own."""
         receiver, sender = self._context.Pipe(duplex=False)
         environment = os.environ | self._places[place]
-        process = self._context.Process(target=_perform_apart, args=(order, environment, sender))
+        process = self._context.Process(target=_perform_in_child, args=(order, environment, sender))
         with _without_main_module():
             process.start()
         sender.close()
         return process, receiver, order
 
     def failure(self, run: Any) -> str | None:
-        """Why a run failed: as it says itself, or, where its process broke, by its exit code and its last line."""
+        """Why a run failed; of a process that was killed, its exit code and its last line of output."""
         process, receiver, order = run
-        # before the pipe is looked at, into which it may write and then end in this very moment
-        is_alive = process.is_alive()
-        # of a process that lives, too: it waits until a long reason is read
+        if process.is_alive():
+            return None
         with suppress(EOFError):
             if receiver.poll():
                 return str(receiver.recv())
-        if is_alive:
-            return None
         output = Path(order.place) / OUTPUT
         lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []
-        last = next((line for line in reversed(lines) if line.strip()), "without a word")
+        last = next((line for line in reversed(lines) if line.strip()), "no output")
         return f"it ended with exit code {process.exitcode}: {last}"
 
     def stop(self, runs: Sequence[Any]) -> None:
-        """End what is in flight."""
+        """Kill runs."""
         for process, *_ in runs:
             process.kill()
         for process, *_ in runs:
             process.join(PATIENCE)
 
 
-def _perform_apart(order: Order, environment: Mapping[str, str], sender: Any) -> None:
-    """`perform` in a process of its own."""
+def _perform_in_child(order: Order, environment: Mapping[str, str], sender: Any) -> None:
     # a terminal's Ctrl-C is for the comparison
     if hasattr(os, "setsid"):
         os.setsid()
@@ -209,7 +189,7 @@ def _perform_apart(order: Order, environment: Mapping[str, str], sender: Any) ->
 
 @contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Multiprocessing imports the main module into each process: a user's script would compare anew there."""
+    """Keep multiprocessing from importing the main module into a process: a user's script would compare again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -219,14 +199,10 @@ def _without_main_module() -> Iterator[None]:
 
 
 class Tasks:
-    """Tasks of a Ray cluster that this process has joined.
-
-    The nodes share nothing but the folder of the comparison: data and clients' models are in each node's own
-    PROTOSPHERE_HOME, and the models go when the trial has ended.
-    """
+    """Tasks of a Ray cluster that this process joins. The nodes share only the folder of the comparison."""
 
     def __init__(self, trials: Sequence[Trial], address: str, nodes: Sequence[Node], jobs: int | None):
-        _refuse_none(jobs)
+        _check_jobs(jobs)
         threads, on_gpu = _needs_of(trials)
         gpus = float(on_gpu and any(node.gpus >= 1 for node in nodes))
         most = count_tasks(nodes, threads, gpus)
@@ -235,47 +211,42 @@ class Tasks:
         self._address = address
         self._ray: Any = None
 
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """While inside, this process is one of the cluster, which ends all tasks of a process that leaves it."""
-        self._ray = join(self._address, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
-        try:
-            yield
-        finally:
-            self._ray.shutdown()
-
     def start(self, order: Order, place: int) -> Any:
-        """Begin an order as soon as a node has room, whichever of the places it has here."""
-        # one that died is said, and not begun anew in a folder that holds half a run; no trial sees what another kept
-        # in its process
+        """Start an order as soon as a node has room."""
+        if self._ray is None:
+            self._ray = join(self._address, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
+        # no retry in a folder that holds half a run, and a new process for each task
         task = self._ray.remote(**self._resources, max_retries=0, max_calls=1)(perform)
         return task.remote(order)
 
     def failure(self, run: Any) -> str | None:
-        """Why a task failed; empty where it did not, None while it is on."""
+        """Why a task failed: "" if it did not, None while it is running."""
         if not self._ray.wait([run], timeout=0)[0]:
             return None
         try:
             return str(self._ray.get(run))
-        except self._ray.exceptions.RayTaskError as error:
-            return f"its task broke off: {str(error).strip().rpartition(chr(10))[2]}"
         except self._ray.exceptions.RayError as error:
-            return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
+            return f"its task died ({type(error).__name__}): {str(error).strip().rpartition(chr(10))[2]}"
 
     def stop(self, runs: Sequence[Any]) -> None:
-        """End what is in flight."""
+        """Cancel tasks and leave the cluster, which ends what is left of them."""
+        if self._ray is None:
+            return
         for run in runs:
             self._ray.cancel(run, force=True)
         if runs:
             self._ray.wait(list(runs), num_returns=len(runs), timeout=PATIENCE)
+        self._ray.shutdown()
 
+
+Executor = Processes | Tasks
 
 # --- all trials --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
+    """A trial that ended, and why it failed ("" if it did not)."""
 
     trial: Trial
     seconds: float
@@ -292,81 +263,61 @@ def run_trials(
     reports: bool = False,
     keep_models: bool = False,
 ) -> list[Finished]:
-    """Run the trials that have no finished run, seed by seed; what a trial cut short left is discarded first.
+    """Run the trials that are not finished, seed by seed. A trial that fails does not stop the others.
 
     Args:
-        say: takes a line for each trial that ends, with an estimate of the rest.
-        workers, reports, keep_models: of each run.
-
-    Returns:
-        How each of them ended. Those that failed do not stop the others, and keep what they left.
+        say: called with a line for each trial that ends.
+        workers, reports, keep_models: options of each run.
 
     Raises:
-        Interrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped and trials in flight were discarded.
+        Interrupted: SIGINT, SIGTERM or SIGHUP arrived; trials in flight were stopped and discarded.
     """
-    # seed by seed: every row and method has figures early
     seeds = list(dict.fromkeys(trial.seed for trial in trials))
-    waiting = [
-        trial for trial in sorted(trials, key=lambda trial: seeds.index(trial.seed)) if folder.run_of(trial) is None
-    ]
+    waiting = [trial for trial in trials if folder.run_of(trial) is None]
+    waiting.sort(key=lambda trial: seeds.index(trial.seed))
     before, began = len(trials) - len(waiting), time.monotonic()
     ended: list[Finished] = []
-    jobs: dict[int, _Job] = {}  # by place
-    with interruptible() as deafen, executor.ready():
+    in_flight: dict[int, tuple[Trial, float, Any]] = {}  # place -> trial, when it began, handle of its run
+    with interruptible() as deafen:
         try:
-            while waiting or jobs:
+            while waiting or in_flight:
                 for place in range(executor.jobs):
-                    if waiting and place not in jobs:
+                    if waiting and place not in in_flight:
                         trial = waiting.pop(0)
                         prepare(folder, trial)
                         settings = {**trial.settings, "report": reports}
-                        order = Order(settings, trial.clients, str(folder.of(trial)), workers, keep_models)
-                        jobs[place] = _Job(trial, time.monotonic(), executor.start(order, place))
-                for place, job in list(jobs.items()):
-                    failure = executor.failure(job.run)
-                    if failure is not None:
-                        del jobs[place]
-                        if not failure and folder.run_of(job.trial) is None:
-                            failure = (
-                                f"it ended, but {folder.of(job.trial)} holds no finished run; is that folder shared by "
-                                "all nodes?"
-                            )
-                        ended.append(Finished(job.trial, time.monotonic() - job.began, failure))
-                        seconds = (len(waiting) + len(jobs)) * (time.monotonic() - began) / len(ended)
-                        say(f"{before + len(ended)}/{len(trials)} {_describe(ended[-1])} | {duration(seconds)} left")
-                        if not keep_models:
-                            # also of a run whose process was killed
-                            folder.discard_models(job.trial)
-                if jobs:
+                        order = Order(settings, str(folder.of(trial)), workers, keep_models)
+                        in_flight[place] = (trial, time.monotonic(), executor.start(order, place))
+                for place, (trial, start, run) in list(in_flight.items()):
+                    failure = executor.failure(run)
+                    if failure is None:
+                        continue
+                    del in_flight[place]
+                    if not failure and folder.run_of(trial) is None:
+                        failure = f"{folder.of(trial)} holds no finished run; is it shared by all nodes?"
+                    ended.append(Finished(trial, time.monotonic() - start, failure))
+                    left = (len(waiting) + len(in_flight)) * (time.monotonic() - began) / len(ended)
+                    outcome = f"failed: {failure}" if failure else f"done in {duration(ended[-1].seconds)}"
+                    say(f"{before + len(ended)}/{len(trials)} {trial.title}: {outcome} | {duration(left)} left")
+                    if not keep_models:
+                        # a killed process leaves its models
+                        folder.discard_models(trial)
+                if in_flight:
                     time.sleep(LOOK)
         finally:
             deafen()
-            executor.stop([job.run for job in jobs.values()])
-            for job in jobs.values():
-                # it may have come to its end in this very moment
-                if folder.run_of(job.trial) is None:
-                    folder.discard(job.trial)
+            executor.stop([run for _, _, run in in_flight.values()])
+            for trial, _, _ in in_flight.values():
+                if folder.run_of(trial) is None:
+                    folder.discard(trial)
     return ended
 
 
-def _describe(finished: Finished) -> str:
-    how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
-    return f"{finished.trial.title}: {how}"
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A trial in flight, when it began, and the process or the task that is its run."""
-
-    trial: Trial
-    began: float
-    run: Any
-
-
 def prepare(folder: ComparisonFolder, trial: Trial) -> None:
-    """Empty the trial's folder, but for the settings of its run."""
+    """Empty the trial's folder and write its settings.toml, which `protosphere run -c` reads."""
     folder.discard(trial)
     folder.of(trial).mkdir(parents=True)
-    # a default, too, where somebody asked for it
-    settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
-    (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")
+    settings = not_default(trial.settings) | {name: trial.settings[name] for name in FITTED}
+    # JSON writes strings, numbers and booleans as TOML reads them
+    lines = [f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items()]
+    (folder.of(trial) / SETTINGS).write_text("".join(lines), "utf-8")

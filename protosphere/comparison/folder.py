@@ -1,4 +1,4 @@
-"""A comparison's folder: comparison.json, a folder a trial with its run, and which of them are finished."""
+"""A comparison's folder: comparison.json, and a folder for each trial with its run."""
 
 import itertools
 import json
@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from protosphere.comparison.spec import FIGURES, INDIFFERENT, ComparisonSpec, checked
+from protosphere.comparison.spec import INDIFFERENT, ComparisonSpec, checked
 from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.files import folder_lock, refuse_link, replacing
@@ -35,31 +36,31 @@ class ComparisonFolder:
 
     @classmethod
     def create(
-        cls, comparison: ComparisonSpec, trials: Sequence[Trial], results: str, jobs: int | None = None
+        cls, spec: ComparisonSpec, trials: Sequence[Trial], results: str, jobs: int | None = None
     ) -> "ComparisonFolder":
         """A new folder in the results folder.
 
         Args:
-            jobs: trials at a time, for a resume that says no other number; None for what the machine holds.
+            jobs: the number of trials at a time, for a resume that gives no other.
 
         Raises:
-            SettingError: it cannot be written, it is full of such names, or the results folder is itself a comparison.
+            SettingError: the results folder cannot be written, or is itself a comparison.
         """
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
             raise SettingError(f"{root} is itself a comparison; --resume {root} continues it.")
-        slug = plain_name(comparison.name, 60)
+        slug = plain_name(spec.name, 60)
         now = time.time()
+        content = {"format": FORMAT, "version": own_version(), "comparison": asdict(spec)}
+        content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
         try:
-            # another of that name may have begun in this second
+            # another comparison of this name may have begun in this second
             for second in itertools.count():
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
                 path = root / f"{stamp}-compare-{slug}"
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
-            content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
-            content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
             with replacing(path / FILE) as temporary:
                 temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
         except OSError as error:
@@ -78,16 +79,14 @@ class ComparisonFolder:
         root = results_root(results)
         if name == "latest":
             files = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
-            if not files:
-                raise SettingError(f"--resume is latest, but {root} holds no comparison; start one first.")
-            return cls(files[-1].parent.absolute())
-        place = Path(os.path.expanduser(name))
-        for path in (place, root / name):
+            if files:
+                return cls(files[-1].parent.absolute())
+        for path in (Path(name).expanduser(), root / name):
             if (path / FILE).exists():
                 return cls(path.absolute())
-        single = (place / "settings.json").exists()
-        other = "; it is a single run, which `protosphere run --resume` continues" if single else ""
-        raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
+        raise SettingError(
+            f"no comparison is {shown(name)}, by folder or by name in {root}; `protosphere runs` lists them."
+        )
 
     def read(self, trust: bool = False) -> tuple[ComparisonSpec, list[Trial]]:
         """The comparison and its trials, as they were resolved when it was started.
@@ -96,50 +95,50 @@ class ComparisonFolder:
             trust: whether code that lies in the folder may be run.
 
         Raises:
-            SettingError: the file is broken, was written by another version, or names code that may not run.
+            SettingError: the file is damaged, was written by another version, or names code that may not run.
         """
-        file = self.path / FILE
         try:
-            content = json.loads(file.read_bytes())
-            if content["format"] == FORMAT:
-                comparison = checked(ComparisonSpec, content["comparison"])
-                trials = [Trial(**trial) for trial in content["trials"]]
-                for trial in trials:
-                    # a trial's folder is deleted before its run: it must lie here
-                    if not is_run_name(trial.name) or not isinstance(trial.settings, dict):
-                        raise ValueError(f"{shown(trial.name)} is not a run of it")
-            written = f"Protosphere {content['version']}, format {content['format']}"
+            content = self._content()
+            version = f"Protosphere {content['version']}, format {content['format']}"
+            if content["format"] != FORMAT:
+                raise ValueError(f"it was written by {version}; this is {own_version()}, format {FORMAT}")
+            spec = checked(ComparisonSpec, content["comparison"])
+            trials = [Trial(**trial) for trial in content["trials"]]
+            for trial in trials:
+                # its folder is deleted before its run, so it must lie here
+                if not is_run_name(trial.name):
+                    raise ValueError(f"{shown(trial.name)} is not a run of it")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start again.") from None
-        this_version = f"this is {own_version()}, format {FORMAT}"
-        other_version = f"{self.path} was written by other code than this ({written}; {this_version})"
-        if content["format"] != FORMAT:
-            raise SettingError(f"{other_version}: continue with that one, or start again.")
-        for metric in comparison.metrics:
-            if not metric.of_domain and metric.figure not in FIGURES:
-                raise SettingError(f"{other_version}, which has the metric `{metric}`: use that one, or start again.")
-        entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
-        every = [comparison.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
-        refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
+            raise SettingError(
+                f"{self.path / FILE} cannot be read ({type(error).__name__}: {error}); start again."
+            ) from None
+        entries = [*spec.methods, *spec.datasets, *spec.partitions]
+        every_settings = [spec.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
+        refuse_untrusted(self.path, chain.from_iterable(map(named, every_settings)), trust)
         for trial in trials:
-            setting_names = known_settings(trial.settings.get("strategy", "")).keys() - set(PLACES)
-            if differing := sorted(setting_names ^ trial.settings.keys()):
+            names = known_settings(trial.settings.get("strategy", "")).keys() - set(PLACES)
+            if differing := sorted(names ^ trial.settings.keys()):
                 raise SettingError(
-                    f"{other_version}, whose settings differ in `{differing[0]}`: use that one, or start again."
+                    f"{self.path} was written by {version}, whose settings differ in `{differing[0]}`; this is "
+                    f"{own_version()}. Use that version, or start again."
                 )
-        return comparison, trials
+        return spec, trials
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.path / FILE).read_bytes())
+        return content
 
     @property
     def jobs(self) -> int | None:
-        """Trials at a time, as the comparison was started; None for what the machine holds."""
-        jobs = json.loads((self.path / FILE).read_bytes()).get("jobs")
+        """The number of trials at a time with which the comparison was started; None for the default."""
+        jobs = self._content().get("jobs")
         return jobs if isinstance(jobs, int) else None
 
     def hold(self) -> AbstractContextManager[None]:
-        """Hold the folder while trials run in it.
+        """Lock the folder while trials run in it.
 
         Raises:
-            SettingError: another process does.
+            SettingError: another process has the lock.
         """
         return folder_lock(self.path, "a comparison")
 
@@ -159,7 +158,7 @@ class ComparisonFolder:
                 summary, settings = run.summary(), run.settings()
                 completed = summary["status"] == "completed"
             except (SettingError, KeyError):
-                # a damaged one is run again
+                # a damaged run is run again
                 continue
             if completed:
                 if differing := difference(settings, as_of_today(trial.settings), INDIFFERENT, as_of_today):
@@ -172,17 +171,17 @@ class ComparisonFolder:
         return None
 
     def discard(self, trial: Trial) -> None:
-        """Take away what an unfinished or failed trial left, the models of its clients included.
+        """Delete what an unfinished trial left, also its clients' models.
 
         Raises:
-            SettingError: a link lies in the place of the trials' folder.
+            SettingError: the folder of the trials is a link.
         """
         refuse_link(self.path / TRIALS)
         self.discard_models(trial)
         shutil.rmtree(self.of(trial), ignore_errors=True)
 
     def discard_models(self, trial: Trial) -> None:
-        """Take away the clients' models of a trial's runs: a comparison's would soon fill the disk."""
+        """Delete the clients' models of a trial's runs."""
         for file in self.of(trial).glob("*/settings.json"):
             if is_run_name(file.parent.name):
                 discard_stores(file.parent.name)

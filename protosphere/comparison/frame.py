@@ -1,9 +1,10 @@
-"""From the runs of a comparison to its numbers: one frame of all trials, and of it the means and the differences that
-every table and picture shows."""
+"""The numbers of a comparison: one frame with a line for each trial, and its means and differences, which all tables
+and plots show."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -17,278 +18,312 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FLOORS, doubts_of_clients, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
-from protosphere.reports.frames import over_rounds, sent_by_round
+from protosphere.reports.frames import sent_by_round
 from protosphere.strategies import default_encoder, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 
-# of a rule in summary.json; a round's number is no figure
+# entries of a rule in summary.json that are no figures
 NO_FIGURES = ("selected_round", "clients", "since", "complete")
-# a rule -> the same rule without an exchange, of `local`, against which it is measured what an exchange adds
+# a rule with an exchange -> its counterpart of `local`
 CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
-VALIDATION = "validation"  # column of what variants are chosen by
-TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
-# columns of the frame of all trials that are not in table.csv: the values exchanged a round, as float32 (None where
-# another format was sent), the second model that all clients have, every evaluation by the first metric's rule, the
-# run's own headline, what its figures lack, and the public encoder that clients read samples through ("" for none)
-BESIDE = ("values", "companion", "curve", "headline", "doubts", "encoder")
-# columns of `means_of` by those of the frame of all trials
+VALIDATION = "validation"  # column: the accuracy by which variants are chosen
+TEST_SAMPLES = "test_samples"
+# columns that table.csv leaves out: values exchanged per round (None unless sent as float32), the common second model,
+# all evaluations under the first metric's rule, the run's own headline, what its figures lack, the public encoder
+BESIDE = ["values", "companion", "curve", "headline", "doubts", "encoder"]
+# columns of `means_of` -> columns of the frame
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 
 
 @dataclass(frozen=True)
 class MeanStd:
-    """Mean over seeds, sample standard deviation (ddof 1; None of a single seed), and how many seeds."""
+    """Mean and sample standard deviation (ddof 1; None for a single seed) over seeds."""
 
     mean: float
     std: float | None
     seeds: int
 
 
-def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequence[Trial]) -> pd.DataFrame:
-    """A row for each trial, finished or not, in their order: the columns of table.csv, and those of `BESIDE`.
+def summarise(values: Iterable[float | None]) -> MeanStd | None:
+    """Mean and deviation of the values that are not missing; None if all are."""
+    numbers = pd.Series(values, dtype=float).dropna().tolist()
+    if not numbers:
+        return None
+    return MeanStd(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
-    Accuracies are shares of 1. A figure that is not there is None, as all of a trial without a finished run are.
+
+# --- from runs to the frame --------------------------------------------------------------------------------------
+
+
+def collect(folder: ComparisonFolder, spec: ComparisonSpec, trials: Sequence[Trial]) -> pd.DataFrame:
+    """The frame of all trials: the columns of table.csv, and `BESIDE`. Accuracies are shares of 1.
+
+    Values that do not exist are None, as are all of a trial without a finished run.
     """
-    metrics = list(map(str, comparison.metrics))
-    paper = {(line.row, line.method, line.metric): line.accuracy / 100 for line in comparison.paper}
+    metrics = list(map(str, spec.metrics))
+    paper = {(line.row, line.method, line.metric): line.accuracy / 100 for line in spec.paper}
     rows = []
     for trial in trials:
-        row: dict[str, Any] = {"row": trial.row, "method": trial.method, "seed": trial.seed}
-        row |= {"strategy": trial.settings["strategy"], "status": "missing", "encoder": _encoder_of(trial)}
+        strategy = str(trial.settings["strategy"])
+        row: dict[str, Any] = {"row": trial.row, "method": trial.method, "strategy": strategy, "seed": trial.seed}
         row |= {f"paper: {metric}": paper.get((trial.row, trial.method, metric)) for metric in metrics}
+        row["encoder"] = str(trial.settings.get("encoder", "") or default_encoder(load_method(strategy)))
         run = folder.run_of(trial)
-        if run is not None:
-            row |= {"status": "completed", "run": run.relative_to(folder.path).as_posix()}
-            row |= collect_run(run, comparison)
+        if run is None:
+            row["status"] = "missing"
+        else:
+            row |= {"status": "completed", "run": run.relative_to(folder.path).as_posix(), **collect_run(run, spec)}
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status", "rule"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
     first += [VALIDATION, *FLOORS, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "gradient_steps", "rounds", "clients", "seconds", "run", *BESIDE]
-    by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
-    columns = [*first, *by_rule, *last]
-    # whole numbers stay whole beside what is not there
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [*first, *(name for name in names if name not in (*first, *last)), *last]
+    # as objects, whole numbers stay whole in a column with missing values
     return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns, dtype=object)
 
 
-def _encoder_of(trial: Trial) -> str:
-    named = trial.settings.get("encoder", "")
-    return str(named or default_encoder(load_method(str(trial.settings["strategy"]))))
-
-
-def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
-    """What a finished run has in the columns of `collect`.
-
-    Bytes are of the whole run's training, both directions; `wire_bytes` without evaluations.
-    """
+def collect_run(run: Path, spec: ComparisonSpec) -> dict[str, Any]:
+    """The columns of a finished run. Bytes are those of the whole training, in both directions."""
     lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
-    rule, metric = summary["headline"]["rule"], comparison.metrics[0]
-    curve = curve_of(select_means(metric, lines), metric.curve_rule(rule))
+    rule, metric = summary["headline"]["rule"], spec.metrics[0]
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
-    figures: dict[str, Any] = {f"metric: {metric}": value_of(summary, metric) for metric in comparison.metrics}
-    figures |= {VALIDATION: validation_of(lines, metric, rule)}
+    figures: dict[str, Any] = {name: summary.get(name) for name in ("gradient_steps", "rounds", "clients", "companion")}
+    figures |= {f"metric: {metric}": value_of(summary, metric) for metric in spec.metrics}
     figures |= {name: summary["floor"][name] for name in FLOORS}
-    figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
-    figures |= {
-        "payload_bytes": payload,
-        "wire_bytes": sizes["wire_up"] + sizes["wire_down"],
-        "values": payload / 4 / max(summary["rounds"], 1) if is_float32 else None,
-        "curve": curve,
+    return figures | {
         "rule": rule,
         "headline": value_of(summary, Metric()),
+        VALIDATION: validation_of(lines, metric, rule),
+        TEST_SAMPLES: summary["headline"].get("rows"),
+        **_every_figure(summary),
+        "payload_bytes": payload,
+        "wire_bytes": sizes["wire_up"] + sizes["wire_down"],
+        "seconds": round(summary["seconds"], 1),
+        "values": payload / 4 / max(summary["rounds"], 1) if is_float32 else None,
+        "curve": curve_of(lines, metric, rule),
         "doubts": "; ".join(doubts_of_clients(summary)),
-    }
-    return figures | {
-        name: summary.get(name) for name in ("gradient_steps", "rounds", "clients", "seconds", "companion")
     }
 
 
 def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Every figure of a run by its name in the table: rule and figure, the ensemble's, the domains'."""
-    groups: dict[str, dict[str, float | None]] = {**summary["rules"], "ensemble": summary.get("ensemble", {})}
-    figures: dict[str, float | None] = {
-        f"{rule} {figure}": values[figure]
-        for rule, values in groups.items()
-        for figure in values
-        if figure not in NO_FIGURES
-    }
+    figures: dict[str, float | None] = {}
+    for rule, values in {**summary["rules"], ENSEMBLE: summary.get("ensemble", {})}.items():
+        figures |= {f"{rule} {name}": value for name, value in values.items() if name not in NO_FIGURES}
     for word, key in DOMAIN_KEYS.items():
         for domain, rules in summary.get(key, {}).items():
             figures[f"{word} {domain}"] = rules.get(summary["headline"]["rule"])
-    for name, value in _macro(summary).items():
-        figures[f"macro {name}"] = value
+    for name, value in summary.get("classes", {}).get("macro", {}).items():
+        figures[f"{MACRO} {name}"] = value
     return figures
 
 
-def _macro(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Every class alike, of the last evaluation by the run's own rule: `accuracy`, `f1`; nothing where clients do not
-    tell of classes."""
-    macro: Mapping[str, float | None] = summary.get("classes", {}).get("macro", {})
-    return macro
-
-
-def by_method(frame: pd.DataFrame, comparison: ComparisonSpec, row: str) -> dict[str, pd.DataFrame]:
-    """The trials of a row of the comparison by method, in the comparison's order."""
-    trials = frame[frame["row"] == row]
-    return {method.label: trials[trials["method"] == method.label] for method in comparison.methods}
-
-
-def by_seed(frame: pd.DataFrame, comparison: ComparisonSpec, row: str, metric: Metric) -> pd.DataFrame:
-    """One metric of a row of the comparison: seeds down, the comparison's methods across."""
-    part = frame[frame["row"] == row].pivot(index="seed", columns="method", values=f"metric: {metric}")
-    return part.reindex(columns=[method.label for method in comparison.methods]).astype(float)
-
-
 def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
-    """A metric of a run's summary."""
-    if metric.rule == ENSEMBLE:
-        ensemble: Mapping[str, float] = summary.get("ensemble", {})
-        return ensemble.get(metric.figure)
+    """The value of a metric in a run's summary."""
     headline = summary["headline"]
-    if metric.of_domain:
-        domain: Mapping[str, float] = summary.get(DOMAIN_KEYS[metric.rule], {}).get(metric.figure, {})
-        return domain.get(headline["rule"])
-    if metric.figure == MACRO:
-        return _macro(summary).get("accuracy")
-    figure = headline["figure"] if metric.figure == "headline" else metric.figure
-    values: Mapping[str, float | None] = summary["rules"].get(metric.rule or headline["rule"], {})
-    return values.get(figure)
+    values: Mapping[str, float | None]
+    if metric.rule == ENSEMBLE:
+        values, name = summary.get("ensemble", {}), metric.figure
+    elif metric.of_domain:
+        values, name = summary.get(DOMAIN_KEYS[metric.rule], {}).get(metric.figure, {}), headline["rule"]
+    elif metric.figure == MACRO:
+        values, name = summary.get("classes", {}).get("macro", {}), "accuracy"
+    else:
+        values = summary["rules"].get(metric.rule or headline["rule"], {})
+        name = headline["figure"] if metric.figure == "headline" else metric.figure
+    return values.get(name)
 
 
-def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str) -> float | None:
-    """What a metric's figure is on validation rows: of the last evaluation or the last five of trained models where the
-    metric is that, else the highest, also for a domain's, which is of the round that this selects. None where there are
-    no such rows.
+def _by_round(
+    lines: Iterable[Mapping[str, Any]], rule: str, split: str, average: str = "mean", domain: str = ""
+) -> pd.Series:
+    """Round -> mean accuracy over clients, or over those of a domain, in each evaluation."""
+    values = {}
+    for line in lines:
+        evaluation = line.get("evaluation", {})
+        rules = evaluation.get("domains", {}).get(domain, {}) if domain else evaluation.get("rules", {})
+        figures = rules.get(rule, {}).get(split, {})
+        if figures.get(average) is not None:
+            values[line["round"]] = figures[average]
+    return pd.Series(values, dtype=float)
+
+
+def curve_of(lines: Sequence[Mapping[str, Any]], metric: Metric, method_rule: str) -> pd.DataFrame:
+    """All evaluations under a metric's rule: `accuracy` by round, with the bytes of training so far, `payload` and
+    `wire`.
 
     Args:
-        rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
+        lines: of metrics.jsonl. method_rule: the method's own rule.
     """
-    rule = metric.rule_of(rule)
-    means = over_rounds(lines, rule)["validation"].dropna()
-    # round 0 has trained nothing
+    if metric.rule == ENSEMBLE:
+        values = {line["round"]: line["ensemble"]["accuracy"] for line in lines if "ensemble" in line}
+        accuracies = pd.Series(values, dtype=float)
+    else:
+        domain = metric.figure if metric.of_domain else ""
+        accuracies = _by_round(lines, metric.rule_of(method_rule), "test", metric.average, domain)
+    return accuracies.to_frame("accuracy").join(sent_by_round(lines))
+
+
+def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, method_rule: str) -> float | None:
+    """A metric's figure on validation samples: of the last evaluation or the last five if the metric is that, else the
+    highest. None without validation samples; the untrained models of round 0 never count."""
+    rule = metric.rule_of(method_rule)
+    means = _by_round(lines, rule, "validation")
     means = means[means.index > 0]
     figure = "selected" if metric.of_domain else metric.figure
-    at_the_end = figure in ("final", "final-unweighted", MACRO)
-    if figure != "last-5" and not at_the_end:
+    is_last = figure in ("final", "final-unweighted", MACRO)
+    if figure != "last-5" and not is_last:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]
     if means.empty:
         return None
     if figure == "last-5":
         return statistics.fmean(means[-5:])
-    return float(means.iloc[-1] if at_the_end else means.max())
+    return float(means.iloc[-1] if is_last else means.max())
 
 
-def select_means(metric: Metric, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl whose means are those of the metric: of the clients of its domain alone, and unweighted
-    if the metric is an unweighted mean."""
-    selected = []
-    for line in lines:
-        evaluation = line.get("evaluation", {})
-        rules = evaluation.get("rules", {})
-        if metric.of_domain:
-            rules = evaluation.get("domains", {}).get(metric.figure, {})
-        means: dict[str, Any] = {}
-        for rule, splits in rules.items():
-            means[rule] = {split: {**figures, "mean": figures[metric.average]} for split, figures in splits.items()}
-        fields = {name: value for name, value in line.items() if name != "evaluation"}
-        selected.append(fields | {"evaluation": {"rules": means}} if means else fields)
-    return selected
+# --- one variant of each method ----------------------------------------------------------------------------------
 
 
-def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
-    """Every evaluation, by the round whose models it is of: `accuracy`, and what these took: `payload` and
-    `wire`.
+@dataclass(frozen=True)
+class Choice:
+    """The variant that was chosen for a method in a row.
+
+    Attributes:
+        tried: label of each variant -> its accuracy on validation samples.
+        chosen: the label; "" while a trial is missing.
+    """
+
+    row: str
+    method: str
+    tried: Mapping[str, MeanStd | None]
+    chosen: str
+
+    @property
+    def values(self) -> str:
+        """The values of the chosen variant: `gamma = 10`."""
+        return self.chosen.removeprefix(f"{self.method}, ")
+
+
+def choose_variants(spec: ComparisonSpec, frame: pd.DataFrame) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
+    """The comparison and its finished trials; with `choose`, those of the chosen variants under their methods' names.
 
     Args:
-        lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
+        frame: of all trials.
     """
-    column = ENSEMBLE if rule == ENSEMBLE else "accuracy"
-    accuracies = over_rounds(lines, rule).reindex(columns=[column])[column].dropna()
-    return accuracies.to_frame("accuracy").join(sent_by_round(lines))
+    trials = frame[frame["status"] == "completed"]
+    if not spec.choose:
+        return spec, trials, []
+    methods = {}
+    for entry in spec.methods:
+        label = entry.varied_of or entry.label
+        methods[label] = replace(entry, label=label, varied_of="", varied={})
+    choices = []
+    shown_as = {(row.label, entry.label): entry.label for row in spec.rows for entry in spec.methods}
+    for row in spec.rows:
+        tried_by_method: dict[str, dict[str, MeanStd | None]] = {}
+        for entry in spec.methods:
+            if entry.varied_of:
+                del shown_as[row.label, entry.label]
+                accuracy = summarise(runs_of(trials, row.label, entry.label)[VALIDATION])
+                tried_by_method.setdefault(entry.varied_of, {})[entry.label] = accuracy
+        for method, tried in tried_by_method.items():
+            best = best_of(tried, len(spec.seeds))
+            choices.append(Choice(row.label, method, tried, best))
+            shown_as[row.label, best] = method
+    labels = [shown_as.get(labels) for labels in zip(trials["row"], trials["method"], strict=True)]
+    trials = trials.assign(method=labels).dropna(subset="method")
+    return replace(spec, methods=tuple(methods.values())), trials, choices
 
 
-def summarise(values: Iterable[float | None]) -> MeanStd | None:
-    """Over the values that are there; None without any."""
-    numbers = [float(value) for value in values if value is not None and value == value]
-    if not numbers:
-        return None
-    return MeanStd(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+def best_of(tried: Mapping[str, MeanStd | None], seeds: int) -> str:
+    """The label with the highest accuracy, the first of equal ones; "" while a seed is missing."""
+    means = {label: accuracy.mean for label, accuracy in tried.items() if accuracy and accuracy.seeds == seeds}
+    if not means or len(means) < len(tried):
+        return ""
+    best = max(means.values())
+    # means of the same accuracies may differ in their last digit
+    return next(label for label, mean in means.items() if isclose(mean, best))
+
+
+# --- means and differences of the finished trials -----------------------------------------------------------------
+
+
+def runs_of(trials: pd.DataFrame, row: str, method: str) -> pd.DataFrame:
+    """The trials of a method in a row, by seed."""
+    return trials[(trials["row"] == row) & (trials["method"] == method)].set_index("seed")
+
+
+def means_of(spec: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row, method and metric: `mean`, `std` and number of `seeds`, and the mean costs."""
+    lines: list[dict[str, Any]] = []
+    for row in spec.rows:
+        for method in spec.methods:
+            runs = runs_of(trials, row.label, method.label)
+            costs = {name: runs[column].astype(float).mean() for name, column in COSTS.items()}
+            for metric in spec.metrics:
+                value = summarise(runs[f"metric: {metric}"]) or MeanStd(float("nan"), None, 0)
+                lines.append({"row": row.label, "method": method.label, "metric": str(metric), **vars(value), **costs})
+    return pd.DataFrame(lines).astype({"std": float})
 
 
 def floor(trials: pd.DataFrame, row: str, name: str = MAJORITY) -> MeanStd | None:
-    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
+    """The accuracy of the majority class in a row: in each seed its mean over methods.
 
     Args:
-        name: which, as `Metric.floor` has it; without it that by test samples.
+        name: `Metric.floor`.
     """
     return summarise(trials[trials["row"] == row].astype({name: float}).groupby("seed")[name].mean())
 
 
-def means_of(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
-    """A line for each row of the comparison, method and metric: `mean` and `std` over seeds (shares of 1), the `seeds`
-    that are finished, and the mean costs."""
-    lines: list[dict[str, Any]] = []
-    for row in comparison.rows:
-        for method, runs in by_method(trials, comparison, row.label).items():
-            costs = {name: runs[column].astype(float).mean() for name, column in COSTS.items()}
-            for metric in comparison.metrics:
-                values = runs[f"metric: {metric}"].astype(float)
-                line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
-                line |= {"mean": values.mean(), "std": values.std(), "seeds": int(values.count())}
-                lines.append(line | costs)
-    return pd.DataFrame(lines)
+def differences(spec: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row, metric and method but the baseline: its difference to the baseline, paired by seed.
 
-
-def differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
-    """A line for each row of the comparison, metric and method but the baseline: its difference to it, seed by seed.
-
-    Columns: `row`, `metric`, `method`, `baseline`, `seeds` that both have, mean `difference` (shares of 1), `low` and
-    `high`, the ends of its interval, `p`, and whether it is `significant` among the methods of a row and metric.
+    Columns: `row`, `metric`, `method`, `baseline`, common `seeds`, mean `difference` (shares of 1), `low` and `high`
+    (95 % t interval), `p`, and `significant` among the methods of a row and metric.
     """
+    baseline = spec.baseline_label
     lines = []
-    baseline = comparison.baseline_label
-    for row in comparison.rows:
-        for metric in comparison.metrics:
-            figures = by_seed(trials, comparison, row.label, metric)
-            for method in figures.columns.drop(baseline):
-                lines.append((row.label, str(metric), method, baseline, figures[method], figures[baseline]))
+    for row in spec.rows:
+        baseline_runs = runs_of(trials, row.label, baseline)
+        for metric in spec.metrics:
+            name = f"metric: {metric}"
+            for method in spec.methods:
+                if method.label != baseline:
+                    runs = runs_of(trials, row.label, method.label)
+                    lines.append((row.label, str(metric), method.label, baseline, runs[name], baseline_runs[name]))
     return _contrasts(lines)
 
 
-def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
-    """What the exchange adds, in the columns of `differences`: the figure of a rule of `CONTROLS` less that of its
-    control in the runs of `local` with the same encoder, seed by seed."""
+def gains_of_exchange(spec: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """What the exchange adds, in the columns of `differences`: a rule of `CONTROLS` minus its counterpart in the runs
+    of `local` with the same encoder, paired by seed."""
     lines = []
-    for row in comparison.rows:
-        runs_by_method = by_method(trials, comparison, row.label)
-        for method, runs in runs_by_method.items():
-            control_label = control_of(comparison, trials, row.label, method)
-            if control_label not in runs_by_method:
-                continue
-            runs, control_runs = runs.set_index("seed"), runs_by_method[control_label].set_index("seed")
+    for row in spec.rows:
+        for method in spec.methods:
+            runs = runs_of(trials, row.label, method.label)
+            control_label = control_of(spec, trials, row.label, method.label)
+            control_runs = runs_of(trials, row.label, control_label)
             for rule, control in CONTROLS.items():
-                # no column is called headline
-                for figure in (comparison.metrics[0].figure, "selected", "final"):
+                # the headline has no column of its own
+                for figure in (spec.metrics[0].figure, "selected", "final"):
                     name, control_name = f"{rule} {figure}", f"{control} {figure}"
-                    if name not in runs or control_name not in runs:
-                        continue
-                    if difference(runs[name], control_runs[control_name]):
+                    if {name, control_name} <= {*trials} and difference(runs[name], control_runs[control_name]):
                         baseline = f"{control_label}: {control}"
-                        lines.append((row.label, name, method, baseline, runs[name], control_runs[control_name]))
+                        lines.append((row.label, name, method.label, baseline, runs[name], control_runs[control_name]))
                         break
     return _contrasts(lines)
 
 
 def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]]) -> pd.DataFrame:
-    """Figures of methods and of their baselines as differences, with Holm's correction within a row and metric."""
     rows: list[list[Any]] = []
     for row, metric, method, baseline, figures, baseline_figures in lines:
         gap = difference(figures, baseline_figures)
-        numbers = [0, None, None, None, None] if gap is None else [gap.seeds, gap.mean, gap.low, gap.high, gap.p]
+        numbers = [gap.seeds, gap.mean, gap.low, gap.high, gap.p] if gap else [0, None, None, None, None]
         rows.append([row, metric, method, baseline, *numbers])
     columns = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p"]
     table = pd.DataFrame(rows, columns=columns)
@@ -299,49 +334,38 @@ def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]])
     return table
 
 
-def control_of(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: str) -> str:
-    """Label of the method `local` whose clients read their samples through the same encoder as those of this method, so
-    that the exchange alone lies between both; empty where there is none."""
-    trials = frame[frame["row"] == row].drop_duplicates("method").set_index("method")
-    if method not in trials.index:
-        return ""
-    is_control = (trials["strategy"] == "local") & (trials["encoder"] == trials["encoder"][method])
-    labels = trials.index[is_control].tolist()
-    return comparison.control_label if comparison.control_label in labels else next(iter(labels), "")
+def control_of(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str) -> str:
+    """The label of `local` with the same encoder as this method, so that only the exchange differs; "" if none."""
+    runs = trials[trials["row"] == row]
+    encoders = runs.loc[runs["method"] == method, "encoder"]
+    controls = runs[(runs["strategy"] == "local") & runs["encoder"].isin(encoders)]
+    labels = controls["method"].unique().tolist()
+    return spec.control_label if spec.control_label in labels else next(iter(labels), "")
 
 
-def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    """The controls that `local` lacks where another method has the rule: what the exchange adds cannot be told."""
-    lacking = []
-    for rule, control in CONTROLS.items():
-        measured = [name for name in frame.columns if name.startswith(f"{rule} ")]
-        columns = [name for name in frame.columns if name.startswith(f"{control} ")]
-        exchanged = frame[(frame["strategy"] != "local") & frame[measured].notna().any(axis=1)]
-        for row, method in exchanged[["row", "method"]].drop_duplicates().itertuples(index=False):
-            runs = frame[frame["method"] == control_of(comparison, frame, row, method)]
-            if control not in lacking and not runs[columns].notna().any(axis=None):
-                lacking.append(control)
-    return lacking
+def lacks_controls(spec: ComparisonSpec, trials: pd.DataFrame) -> bool:
+    """Whether a method has a rule of `CONTROLS`, but no run of `local` its counterpart."""
+    columns = [name for name in trials if name.partition(" ")[0] in CONTROLS]
+    measured = trials[(trials["strategy"] != "local") & trials[columns].notna().any(axis=1)]
+    gains = gains_of_exchange(spec, trials)
+    return bool({*zip(measured["row"], measured["method"], strict=True)} - {*zip(gains.row, gains.method, strict=True)})
 
 
-def differences_csv(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
-    """Every difference to the baseline and every gain of an exchange, as a file."""
-    tables = [differences(comparison, frame), gains_of_exchange(comparison, frame)]
-    return _as_file(pd.concat([table for table in tables if len(table)] or tables[:1]))
+# --- files -------------------------------------------------------------------------------------------------------
 
 
 def for_file(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame of all trials as table.csv has it."""
-    seconds = [None if value is None else round(value, 1) for value in frame["seconds"]]
-    return frame.drop(columns=[*BESIDE]).assign(seconds=pd.Series(seconds, index=frame.index, dtype=object))
+    """The frame with the columns of table.csv."""
+    return frame.drop(columns=BESIDE)
 
 
-def as_csv(frame: pd.DataFrame) -> str:
-    """`for_file` as a file."""
-    return _as_file(for_file(frame))
+def differences_csv(spec: ComparisonSpec, trials: pd.DataFrame) -> str:
+    """The content of differences.csv: differences to the baseline, and what the exchange adds."""
+    tables = [differences(spec, trials), gains_of_exchange(spec, trials)]
+    return as_csv(pd.concat([table for table in tables if len(table)] or tables[:1]))
 
 
-def _as_file(table: pd.DataFrame) -> str:
-    """A table as CSV, in which no name is a formula."""
+def as_csv(table: pd.DataFrame) -> str:
+    """A frame as CSV, in which no name is a formula of a spreadsheet."""
     cells = table.astype(object).where(table.notna(), None)
     return csv_files.as_csv([list(table.columns), *cells.itertuples(index=False, name=None)])

@@ -1,9 +1,4 @@
-"""Methods against each other, seed by seed.
-
-Methods of a row have the same partition, initial models and samples of clients for a seed, so the difference of two of
-them varies far less over seeds than either does. Its 95 % interval and its p are those of SciPy's paired t-test. Of
-several methods against one baseline some differ by chance: Holm's correction says which differ by more.
-"""
+"""Differences between methods, paired by seed, with t intervals, and Holm's correction for several of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +11,13 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another.
+    """One method minus another.
 
     Attributes:
-        mean: of the differences, as the figures are (shares of 1).
-        low, high: ends of the interval; None of fewer than two seeds.
-        seeds: how many both have.
-        p: of the paired t-test; None of fewer than two seeds.
+        mean: mean difference, in the unit of the figures (shares of 1).
+        low, high: ends of the 95 % t interval; None for a single seed.
+        seeds: number of seeds that both methods have.
+        p: p-value of the paired t-test; None for a single seed.
     """
 
     mean: float
@@ -33,45 +28,26 @@ class Difference:
 
 
 def difference(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference | None:
-    """`figures` less `other` over the seeds that both have; None where there is none.
+    """`figures` minus `other` over the seeds that both have; None if there is none.
 
     Args:
         figures, other: seed -> figure, as a mapping or a series.
     """
-    gaps = seed_gaps(figures, other)
-    if not gaps:
+    gaps = (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna()
+    if gaps.empty:
         return None
-    mean = float(pd.Series(gaps).mean())
+    mean = float(gaps.mean())
     if len(gaps) == 1:
         return Difference(mean, None, None, 1)
-    if _are_equal(gaps):
-        # without a spread there is no test: all seeds agree
-        return Difference(mean, mean, mean, len(gaps), p_value(gaps))
-    # SciPy's distributions take half a second to load
+    # equal differences, which rounding may change in their last digit, have no variance and thus no test
+    if gaps.max() - gaps.min() < 1e-12:
+        return Difference(mean, mean, mean, len(gaps), p=1.0)
+    # SciPy's distributions take half a second to import
     from scipy.stats import ttest_1samp
 
-    low, high = ttest_1samp(gaps, 0).confidence_interval(CONFIDENCE)
-    return Difference(mean, float(low), float(high), len(gaps), p_value(gaps))
-
-
-def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:
-    """`figures` less `other`, a number for each seed that both have; arguments as in `difference`."""
-    return (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
-
-
-def p_value(gaps: Sequence[float]) -> float:
-    """Of a t-test that the mean difference is zero; 1 for equal differences, for which there is none: with few test
-    samples, two seeds often have the same."""
-    if _are_equal(gaps):
-        return 1.0
-    from scipy.stats import ttest_1samp
-
-    return float(ttest_1samp(gaps, 0).pvalue)
-
-
-def _are_equal(gaps: Sequence[float]) -> bool:
-    # two differences of accuracies may differ in their last digit
-    return max(gaps) - min(gaps) < 1e-12
+    test = ttest_1samp(gaps, 0)
+    low, high = test.confidence_interval(CONFIDENCE)
+    return Difference(mean, float(low), float(high), len(gaps), float(test.pvalue))
 
 
 def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:

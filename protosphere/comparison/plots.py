@@ -1,28 +1,26 @@
-"""A comparison's plots: every method's accuracy over what it took by then, by the values of settings that are varied,
-and how far it lies from the baseline."""
+"""A comparison's plots: accuracy over rounds and bytes, accuracy by the values of varied settings, and differences from
+the baseline."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from protosphere.comparison import frame as numbers_of
-from protosphere.comparison.frame import MeanStd, by_method, by_seed, floor, summarise
-from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec, Entry
-from protosphere.comparison.variants import settings_varied
-from protosphere.core.settings import Scalar, plain_name
+from protosphere.comparison.frame import floor, means_of, runs_of, summarise
+from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec
+from protosphere.core.settings import plain_name
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, DASHED, MARKERS, SOFT, NothingToPlotError, Plot, plain_numbers
 from protosphere.reports.plots import limits_of, majority_label
 
 STYLES = ("-", "--", ":")
-COLUMNS = {"rounds": ("round",), "bytes": ("payload", "wire")}
+COLUMNS = {"rounds": ["round"], "bytes": ["payload", "wire"]}
 CAPTIONS = {
     "rounds": "Over rounds: mean accuracy over clients. Band: standard deviation over seeds.",
     "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
@@ -31,106 +29,111 @@ CAPTIONS = {
 }
 
 
-def plots_of(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[str, list[Plot]]:
-    """Each row that has some -> its plots.
-
-    Args:
-        frame: of the finished trials.
-    """
+def plots_of(spec: ComparisonSpec, trials: pd.DataFrame) -> dict[str, list[Plot]]:
+    """The plots of each row that has some; `trials` are the finished ones."""
     plots: dict[str, list[Plot]] = {}
-    for number, row in enumerate(comparison.rows, start=1):
-        row_plots: list[Plot] = []
-        for name, make in makers_of(comparison).items():
+    for number, row in enumerate(spec.rows, start=1):
+        for name, make in makers_of(spec).items():
             with suppress(NothingToPlotError):
-                row_plots.append(make(comparison, frame, row.label, name=f"{name}-row{number}"))
-        if row_plots:
-            plots[row.label] = row_plots
+                plots.setdefault(row.label, []).append(make(spec, trials, row.label, name=f"{name}-row{number}"))
     return plots
 
 
-def makers_of(comparison: ComparisonSpec) -> dict[str, Callable[..., Plot]]:
-    """What draws each plot of a row, by the plot's name."""
+def makers_of(spec: ComparisonSpec) -> dict[str, Callable[..., Plot]]:
+    """The functions that draw the plots of a row, by the plots' names."""
     makers: dict[str, Callable[..., Plot]] = {"differences": differences}
-    for setting in settings_varied(comparison):
-        makers[f"accuracy-by-{setting}"] = partial(by_value, setting=setting)
-    for method in crossed_methods(comparison):
-        makers[f"accuracy-of-{plain_name(method, 40)}"] = partial(heat_map, method=method)
+    for entry in spec.methods:
+        for setting in entry.varied:
+            makers[f"accuracy-by-{setting}"] = partial(by_value, setting=setting)
+    for entry in spec.methods:
+        if len(entry.varied) == 2:
+            makers[f"accuracy-of-{plain_name(entry.varied_of, 40)}"] = partial(heat_map, method=entry.varied_of)
     for kind in CAPTIONS:
         makers[f"accuracy-over-{kind}"] = partial(over, kind=kind)
     return makers
 
 
-# --- over what it took ------------------------------------------------------------------------------------------
+def _draw_legend(plot: Plot, lines: Mapping[str, Any]) -> None:
+    longest = max(map(len, lines), default=1)
+    # inches of a line's sample with its gaps, and of a letter
+    columns = max(1, int(plot.get_figwidth() / (0.6 + 0.075 * longest)))
+    # by pairs, since matplotlib leaves out a label that begins with "_"
+    plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns)
+
+
+# --- over rounds and bytes --------------------------------------------------------------------------------------
 
 
 def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
-    accuracies, and the means of `payload` and `wire` so far."""
+    """The mean curve of a method's runs: `round`, `mean` and `std` of the accuracies, and mean `payload` and `wire`, at
+    each evaluation that all runs have."""
     lines = []
     for number, part in pd.concat(runs).groupby(level=0):
         accuracy = summarise(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
-            means = {name: part[name].mean() for name in ("payload", "wire")}
-            lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | means)
+            sizes = {name: part[name].mean() for name in ("payload", "wire")}
+            lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | sizes)
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire"]).astype({"std": float})
 
 
-def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
-    """Every method's accuracy over what it took by then.
+def over(spec: ComparisonSpec, trials: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
+    """Every method's accuracy over rounds or bytes.
 
     Args:
-        frame: of the finished trials. kind: of `CAPTIONS`. name: of the plot's files.
+        kind: a key of `CAPTIONS`. name: name of the plot's files.
 
     Raises:
         NothingToPlotError: no trial of the row is finished.
     """
     curve_by_method = {}
-    for method, runs in by_method(frame, comparison, row).items():
-        if len(runs):
-            curve_by_method[method] = curves(runs["curve"].tolist())
-    curve_by_method = {method: curve for method, curve in curve_by_method.items() if len(curve)}
+    for method in spec.methods:
+        runs = runs_of(trials, row, method.label)
+        curve = curves(runs["curve"].tolist()) if len(runs) else pd.DataFrame()
+        if len(curve):
+            curve_by_method[method.label] = curve
     if not curve_by_method:
         raise NothingToPlotError(f"{row}: no trial is finished.")
-    # the baseline is a mean over all clients, so it is not drawn beside the ensemble or a single domain
-    metric = comparison.metrics[0]
+    # the baseline is a mean over all clients
+    metric = spec.metrics[0]
     majority = None
     if metric.rule != ENSEMBLE and not metric.of_domain:
-        majority = floor(frame, row, metric.floor or MAJORITY)
+        majority = floor(trials, row, metric.floor or MAJORITY)
     columns = COLUMNS[kind]
     with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
         for place, column in enumerate(columns, 1):
             axes = plot.add_subplot(1, len(columns), place)
-            draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
-        # by pairs: a label that begins with "_" would be left out
-        lines = {str(line.get_gid()): line for line in axes.lines if line.get_gid() is not None}
-        ncols = legend_columns(plot, lines)
-        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=ncols)
+            lines = draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
+        _draw_legend(plot, lines)
     ends = ", ".join(f"{method} {100 * curve['mean'].iloc[-1]:.1f} %" for method, curve in curve_by_method.items())
-    alt = f"Accuracy over {kind} on {row}, at the end: {ends}."
-    numbers = pd.concat(
-        curve.assign(method=method, **{"mean (%)": 100 * curve["mean"], "std (%)": 100 * curve["std"]})
-        for method, curve in curve_by_method.items()
-    )
+    numbers = pd.concat(curve.assign(method=method) for method, curve in curve_by_method.items())
+    numbers = numbers.assign(**{"mean (%)": 100 * numbers["mean"], "std (%)": 100 * numbers["std"]})
     extra = ["payload", "wire"] if kind == "bytes" else []
     numbers = numbers[["method", "round", "mean (%)", "std (%)", *extra]]
     numbers = numbers.rename(columns={"payload": "payload (bytes)", "wire": "wire (bytes)"})
+    alt = f"Accuracy over {kind} on {row}, at the end: {ends}."
     return plot.describe(name, f"Accuracy over {kind}", alt, CAPTIONS[kind], numbers, wide=len(columns) > 1)
 
 
-def draw_curves(axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column: str, majority: float | None) -> None:
-    """Every method's curve over one of its columns; then the majority class, in percent, from side to side. A line in
-    the legend has its method's name as `gid`."""
+def draw_curves(
+    axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column: str, majority: float | None
+) -> dict[str, Any]:
+    """Draw every method's curve over one of its columns, and the majority class in percent.
+
+    Returns:
+        The lines by their labels.
+    """
     is_bytes = column in COLUMNS["bytes"]
     largest = max(curve[column].max() for curve in curve_by_method.values())
     scale, unit = (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
     scale = scale if is_bytes else 1.0
+    lines: dict[str, Any] = {}
     heights: list[float] = []
     for number, (method, curve) in enumerate(curve_by_method.items()):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-        across, means, std = curve[column] / scale, 100 * curve["mean"], (100 * curve["std"]).fillna(0.0)
         marker = MARKERS[number % len(MARKERS)]
-        look: dict[str, Any] = {"color": colour, "marker": marker, "markevery": max(1, len(means) // 8)}
-        axes.plot(across, means, style, markersize=4.5, gid=method, **look)
+        across, means, std = curve[column] / scale, 100 * curve["mean"], (100 * curve["std"]).fillna(0.0)
+        every = max(1, len(means) // 8)
+        (lines[method],) = axes.plot(across, means, style, color=colour, marker=marker, markevery=every, markersize=4.5)
         low, high = (means - std).clip(0, 100), (means + std).clip(0, 100)
         if std.any():
             axes.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -140,17 +143,18 @@ def draw_curves(axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column:
     label = f"{column} so far, {unit}" if is_bytes else column
     axes.set(xlabel=label, ylabel="test accuracy, %", ylim=limits_of(heights))
     if majority is not None:
-        gid = majority_label(majority, axes)
-        axes.axhline(majority, color=SOFT, linewidth=1, linestyle=(0, (1, 2)), gid=gid)
+        label = majority_label(majority, axes)
+        lines[label] = axes.axhline(majority, color=SOFT, linewidth=1, linestyle=(0, (1, 2)))
     if is_bytes:
         sizes = [size / scale for curve in curve_by_method.values() for size in curve[column]]
         _scale_bytes(axes, sorted(size for size in sizes if size > 0))
     else:
         axes.locator_params(axis="x", integer=True)
+    return lines
 
 
 def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
-    """An axis of bytes with a place for 0: of orders, where they differ by more than one."""
+    """Scale an axis of bytes with a place for 0, by orders of magnitude if there are several."""
     if not sizes:
         axes.set(xlim=(-0.05, 1), xticks=[0])
     elif sizes[-1] > 10 * sizes[0]:
@@ -163,57 +167,50 @@ def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
 # --- by the values of a setting ---------------------------------------------------------------------------------
 
 
-def points_by(
-    comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting: str
-) -> dict[str, dict[Scalar, MeanStd | None]]:
-    """Method -> value of a varied setting -> a row's accuracy over the seeds by the first metric, None while no run of
-    it is finished. A method that does not read the setting has one point, under "".
-
-    Args:
-        frame: of the finished trials.
-    """
-    figures = by_seed(frame, comparison, row, comparison.metrics[0])
-    points: dict[str, dict[Scalar, MeanStd | None]] = {}
-    for entry in comparison.methods:
-        # what is crossed has a heat map
-        if list(entry.varied) == [setting]:
-            points.setdefault(entry.varied_of, {})[entry.varied[setting]] = summarise(figures[entry.label])
-        elif not entry.varied:
-            points[entry.label] = {"": summarise(figures[entry.label])}
-    return points
+def _means_by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, settings: Sequence[str]) -> pd.DataFrame:
+    """The means of a row by the first metric, in percent, of the methods whose variants have these settings ("" in
+    place of a value for methods that do not vary)."""
+    entries = {entry.label: entry for entry in spec.methods}
+    means = means_of(spec, trials)
+    rows = []
+    for line in means[(means["row"] == row) & (means["metric"] == str(spec.metrics[0]))].itertuples():
+        entry = entries[line.method]
+        if line.seeds and list(entry.varied) in ([], list(settings)):
+            values = [entry.varied.get(setting, "") for setting in settings]
+            rows.append([entry.varied_of or entry.label, *values, 100 * line.mean, 100 * line.std, line.seeds])
+    return pd.DataFrame(rows, columns=["method", *settings, "mean (%)", "std (%)", "seeds"])
 
 
-def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
-    """What `points_by` has as curves.
+def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
+    """Accuracy by the values of a setting, a curve for each method.
 
     Raises:
-        NothingToPlotError: none of them is finished.
+        NothingToPlotError: no trial of a variant is finished.
     """
-    points_by_method = points_by(comparison, frame, row, setting)
-    points_of_varied = {method: points for method, points in points_by_method.items() if "" not in points}
-    values = list(dict.fromkeys(value for points in points_of_varied.values() for value in points))
-    if not any(accuracy for points in points_of_varied.values() for accuracy in points.values()):
+    numbers = _means_by_value(spec, trials, row, [setting]).astype({setting: object})
+    varied = numbers[numbers[setting].map(lambda value: value != "")]
+    if varied.empty:
         raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
+    values = _values(spec, setting)
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    # between names there is nothing, and they stand side by side
+    # strings stand side by side
     places = {value: float(value) if is_numeric else float(place) for place, value in enumerate(values)}
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         lines: dict[str, Any] = {}
-        for number, (method, points) in enumerate(points_by_method.items()):
+        for number, (method, points) in enumerate(numbers.groupby("method", sort=False)):
             colour = COLOURS[number % len(COLOURS)]
-            if method in points_of_varied:
-                finished = {places[value]: point for value, point in points.items() if point}
-                across = sorted(finished)
-                means = np.array([100 * finished[x].mean for x in across])
-                stds = np.array([100 * (finished[x].std or 0.0) for x in across])
-                # no accuracy is below none or above all samples
-                bars = [np.minimum(stds, means), np.minimum(stds, 100 - means)] if stds.any() else None
-                look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
-                look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
-                lines[method] = axes.errorbar(across, means, bars, **look)
-            elif (alone := points[""]) is not None:
-                lines[method] = axes.axhline(100 * alone.mean, color=colour, linewidth=1.4, linestyle="--")
+            if points[setting].iloc[0] == "":
+                mean = points["mean (%)"].iloc[0]
+                lines[method] = axes.axhline(mean, color=colour, linewidth=1.4, linestyle="--")
+                continue
+            points = points.assign(place=points[setting].map(places)).sort_values("place")
+            means, stds = points["mean (%)"], points["std (%)"].fillna(0.0)
+            # no accuracy is below 0 or above 100 %
+            bars = [stds.clip(upper=means), stds.clip(upper=100 - means)] if stds.any() else None
+            look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+            look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
+            lines[method] = axes.errorbar(points["place"], means, bars, **look)
         least, most = min(places.values()), max(places.values())
         if is_numeric and least > 0 and most > 10 * least:
             axes.set_xscale("log")
@@ -222,52 +219,34 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
             axes.set_xlim(least - 0.4, most + 0.4)
         axes.set_xticks(list(places.values()), [str(value) for value in values])
         axes.minorticks_off()
-        axes.set(xlabel=setting, ylabel=f"test accuracy, % ({comparison.metrics[0]})")
-        # by pairs: a label that begins with "_" would be left out
-        ncols = legend_columns(plot, lines)
-        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=ncols)
-    seeds = len(comparison.seeds)
-    over_seeds = f"mean over {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
+        axes.set(xlabel=setting, ylabel=f"test accuracy, % ({spec.metrics[0]})")
+        _draw_legend(plot, lines)
+    over_seeds = "of one seed"
+    if len(spec.seeds) > 1:
+        over_seeds = f"mean over {len(spec.seeds)} seeds, bars: their standard deviation"
     caption = (
-        f"Test accuracy by {setting}, {over_seeds}. Dashed: methods without these values. All values "
-        "are shown: choosing the highest point would be a choice on test samples."
+        f"Test accuracy by {setting}, {over_seeds}. Dashed: methods without these values. All values are shown: "
+        "choosing the highest point would be a choice on test samples."
     )
-    rows, highest = [], []
-    for method, points in points_by_method.items():
-        measured = {value: point for value, point in points.items() if point}
-        for value, point in measured.items():
-            rows.append((method, value, 100 * point.mean, None if point.std is None else 100 * point.std, point.seeds))
-        if measured and method in points_of_varied:
-            value, point = max(measured.items(), key=lambda item: item[1].mean)
-            highest.append(f"{method} {100 * point.mean:.1f} % at {value}")
-    numbers = pd.DataFrame(rows, columns=["method", setting, "mean (%)", "std (%)", "seeds"], dtype=object)
+    best = varied.loc[varied.groupby("method", sort=False)["mean (%)"].idxmax()]
+    highest = [f"{method} {mean:.1f} % at {value}" for method, value, mean, *_ in best.itertuples(index=False)]
     alt = f"Accuracy by {setting} on {row}: highest {', '.join(highest)}."
     return plot.describe(name, f"Accuracy by {setting}", alt, caption, numbers)
 
 
-def crossed_methods(comparison: ComparisonSpec) -> list[str]:
-    """The methods that have a variant for each pair of values of two settings."""
-    return list(dict.fromkeys(entry.varied_of for entry in comparison.methods if len(entry.varied) == 2))
-
-
-def heat_map(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: str, name: str) -> Plot:
+def heat_map(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str, name: str) -> Plot:
     """A method's mean accuracy by the values of two settings.
 
     Raises:
         NothingToPlotError: none of its trials is finished.
     """
-    variants = [entry for entry in comparison.methods if entry.varied_of == method and len(entry.varied) == 2]
-    across, down = variants[0].varied
-    figures = by_seed(frame, comparison, row, comparison.metrics[0])
-    rows = []
-    for entry in variants:
-        if accuracy := summarise(figures[entry.label]):
-            rows.append((entry.varied[down], entry.varied[across], 100 * accuracy.mean))
-    if not rows:
+    across, down = next(entry.varied for entry in spec.methods if entry.varied_of == method)
+    numbers = _means_by_value(spec, trials, row, [across, down])
+    numbers = numbers[numbers["method"] == method][[down, across, "mean (%)"]]
+    if numbers.empty:
         raise NothingToPlotError(f"{method} on {row}: no trial is finished.")
-    numbers = pd.DataFrame(rows, columns=[down, across, "mean (%)"])
     cells = numbers.pivot(index=down, columns=across, values="mean (%)")
-    cells = cells.reindex(index=_values(variants, down), columns=_values(variants, across))
+    cells = cells.reindex(index=_values(spec, down), columns=_values(spec, across))
     shares, low, high = cells.to_numpy(), numbers["mean (%)"].min(), numbers["mean (%)"].max()
     with canvas.figure() as plot:
         axes = plot.add_subplot()
@@ -275,7 +254,7 @@ def heat_map(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: 
         canvas.colour_bar(image, "test accuracy, %")
         axes.set_xticks(range(len(cells.columns)), [str(value) for value in cells.columns])
         axes.set_yticks(range(len(cells.index)), [str(value) for value in cells.index])
-        texts = {(y, x): f"{shares[y, x]:.1f}" for y, x in np.argwhere(~np.isnan(shares))}
+        texts = {(y, x): f"{shares[y, x]:.1f}" for y, x in zip(*cells.notna().to_numpy().nonzero(), strict=True)}
         canvas.number_cells(axes, texts, (shares - low) / max(high - low, 1e-9))
         axes.set(xlabel=across, ylabel=down)
         axes.grid(visible=False)
@@ -284,26 +263,27 @@ def heat_map(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: 
     return plot.describe(name, f"{method} by {across} and {down}", alt, caption, numbers)
 
 
-def _values(variants: Sequence[Entry], setting: str) -> list[Scalar]:
-    return list(dict.fromkeys(entry.varied[setting] for entry in variants))
+def _values(spec: ComparisonSpec, setting: str) -> list[Any]:
+    """The values of a varied setting, in their order."""
+    return list(dict.fromkeys(entry.varied[setting] for entry in spec.methods if setting in entry.varied))
 
 
 # --- to the baseline --------------------------------------------------------------------------------------------
 
 
-def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name: str) -> Plot:
+def differences(spec: ComparisonSpec, trials: pd.DataFrame, row: str, name: str) -> Plot:
     """A forest plot: each method's difference to the baseline by the first metric, with its interval.
 
     Raises:
         NothingToPlotError: there is no interval, as of one seed.
     """
-    metric = str(comparison.metrics[0])
-    lines = numbers_of.differences(comparison, frame).dropna(subset="low")
+    metric = str(spec.metrics[0])
+    lines = numbers_of.differences(spec, trials).dropna(subset="low")
     lines = lines[(lines["row"] == row) & (lines["metric"] == metric)]
     if lines.empty:
         raise NothingToPlotError(f"{row}: no two seeds of two methods are finished.")
-    shares = 100 * lines[["difference", "low", "high"]].reset_index(drop=True)
-    numbers = shares.rename(columns={"difference": "difference (points)"})
+    numbers = 100 * lines[["difference", "low", "high"]].reset_index(drop=True)
+    numbers = numbers.rename(columns={"difference": "difference (points)"})
     numbers.insert(0, "method", lines["method"].tolist())
     places = range(len(numbers))
     with canvas.figure((canvas.HALF[0], 1.2 + 0.35 * len(numbers))) as plot:
@@ -312,17 +292,11 @@ def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name:
         axes.hlines(places, numbers["low"], numbers["high"], color=COLOURS[0], linewidth=1.6)
         axes.plot(numbers["difference (points)"], places, "o", color=COLOURS[0], markersize=5)
         axes.set_yticks(places, numbers["method"])
-        axes.set(xlabel=f"points to {comparison.baseline_label} ({metric})", ylim=(len(numbers) - 0.5, -0.5))
+        axes.set(xlabel=f"points to {spec.baseline_label} ({metric})", ylim=(len(numbers) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")
-    rows = numbers.itertuples(index=False, name=None)
-    texts = [f"{method} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" for method, mean, low, high in rows]
-    alt = f"Difference to {comparison.baseline_label} on {row} in points: {'; '.join(texts)}."
+    texts = []
+    for method, mean, low, high in numbers.itertuples(index=False, name=None):
+        texts.append(f"{method} {mean:+.1f} [{low:+.1f}, {high:+.1f}]")
+    alt = f"Difference to {spec.baseline_label} on {row} in points: {'; '.join(texts)}."
     caption = "Mean difference to the baseline, paired by seed, with its 95 % t interval."
-    return plot.describe(name, f"Difference to {comparison.baseline_label}", alt, caption, numbers)
-
-
-def legend_columns(plot: Plot, labels: Iterable[str]) -> int:
-    """How many labels fit beside each other below a plot."""
-    longest = max(map(len, labels), default=1)
-    # inches of a line's sample with its gaps, and of a letter
-    return max(1, int(plot.get_figwidth() / (0.6 + 0.075 * longest)))
+    return plot.describe(name, f"Difference to {spec.baseline_label}", alt, caption, numbers)

@@ -1,4 +1,4 @@
-"""What the trials of a comparison read that is somebody's own, local data and files of code: it stays the same."""
+"""Digests of the local data and files of code that trials read: finished trials must have read the same."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,23 +19,28 @@ FILE = "sources.json"
 
 
 def refuse_changed(folder: Path, trials: Sequence[Trial], finished: Sequence[Trial]) -> None:
-    """Note in a comparison's folder what its trials read, and hold what finished trials have read against the note.
+    """Write the digests of what trials read into a comparison's folder.
 
     Raises:
-        SettingError: it has changed since, or is not there any more; or the note is damaged.
-        OSError: the note cannot be written.
+        SettingError: what a finished trial has read has changed since, or the file of digests is damaged.
+        OSError: the file cannot be written.
     """
     file = folder / FILE
-    digests = {}
+    digests: dict[str, str] = {}
     for source, digest in sorted(_list_sources(trials).items()):
         try:
             digests[source] = digest(source)
         except (DataError, ModelError):
-            # it is not there, or no data any more
+            # it is missing or damaged
             digests[source] = ""
-    noted = _read(file) if file.exists() else {}
+    stored: Mapping[str, str] = {}
+    if file.exists():
+        try:
+            stored = dict(json.loads(file.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise SettingError(f"{file} is damaged ({error}); remove it if nothing has changed.") from None
     for source in sorted(_list_sources(finished)):
-        if noted.get(source, digests[source]) != digests[source]:
+        if stored.get(source, digests[source]) != digests[source]:
             raise SettingError(
                 f"{source} has changed since {folder.name} was started (a file's name, size or time, or code), so its "
                 "finished trials would be compared with trials of something else; put it back, or start a new "
@@ -45,15 +50,8 @@ def refuse_changed(folder: Path, trials: Sequence[Trial], finished: Sequence[Tri
         temporary.write_text(json.dumps(digests, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _read(file: Path) -> Mapping[str, str]:
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise SettingError(f"{file} is damaged ({error}); remove it if nothing has changed.") from None
-
-
 def _list_sources(trials: Iterable[Trial]) -> dict[str, Callable[[str], str]]:
-    """What trials read, by the settings' values, and what makes a digest of each."""
+    """The settings' values that name somebody's own files, and the function that makes the digest of each."""
     sources: dict[str, Callable[[str], str]] = {}
     for trial in trials:
         sources |= {name: plugins.digest for _, name in named(trial.settings) if plugins.is_file(name)}
@@ -66,5 +64,5 @@ def _list_sources(trials: Iterable[Trial]) -> dict[str, Callable[[str], str]]:
 
 
 def _digest_data(dataset: str) -> str:
-    """Of the names, sizes and times of all files that the data are read from."""
+    """A digest of the names, sizes and times of all files of a data set."""
     return make_key([place.state() for place in locate_all(dataset) if isinstance(place, Folder)])

@@ -1,14 +1,13 @@
-"""What is compared: a TOML file of methods, data sets, partitions, seeds and a metric, read, checked, and narrowed as
-the command line says, with rows that have the names of what they then are."""
+"""A comparison: methods, data sets, partitions, seeds and metrics, read from a TOML file and narrowed by the command
+line."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from protosphere.core import plugins
@@ -34,23 +33,18 @@ from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
-MACRO = "macro"  # by the run's own rule, which alone tells of each class
+USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
+USUAL_SEEDS = (0, 1, 2)
+MACRO = "macro"  # exists only for a run's own rule
 FIGURES = ("headline", *FIGURES_OF_RUN, MACRO)
-OF_A_RULE = tuple(name for name in FIGURES if name != MACRO)
-COMMON_RULES = ("classifier", "discriminant")  # of a private model; what methods are compared by whose own rules differ
 ENSEMBLE = "ensemble"
-FLOOR = "majority class"  # a line of the tables beside those of the methods
-DOMAIN = "domain"
-# what stands before a domain's name -> its key in summary.json
-DOMAIN_KEYS = {DOMAIN: "domains", "domain-unweighted": "domains-unweighted"}
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
-# of a trial, or of where it runs; never of a row or a method
-NOT_HERE = {
-    "seed": "seeds",
-    "results-dir": "--results",
-    "resume": "--resume",
-}
-# what the clients of a row are, their data and models, and who is sampled: the same for all its methods
+FLOOR = "majority class"  # a line of the tables, so no method may have this label
+# the word before a domain's name -> its key in summary.json
+DOMAIN_KEYS = {"domain": "domains", "domain-unweighted": "domains-unweighted"}
+# settings that differ by run or machine -> the option that sets them
+NOT_HERE = {"seed": "seeds", "results-dir": "--results", "resume": "--resume"}
+# settings that all methods of a row share
 OF_A_ROW = frozenset(
     {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens"}
     | {"partition", "partition-table", "partition-column", "alpha", "self-balancing", "classes-per-client"}
@@ -59,28 +53,25 @@ OF_A_ROW = frozenset(
     | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share"}
     | {"models", "feature-dim", "shared-init", "fraction-train"}
 )
-Checked = TypeVar("Checked")
-USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
-USUAL_SEEDS = (0, 1, 2)
-# a key that the file of a comparison had -> what takes its place
+# a removed key of the file -> what takes its place
 GONE = {
     "target": "the CSV of the picture accuracy-over-bytes has the bytes of every evaluation",
-    "equal-steps": "`local-epochs` of each method stands in its place",
+    "equal-steps": "set `local-epochs` for each method",
     "sweep": '[vary] with `choose = "validation"` takes its place, and `cross = true` crosses settings',
 }
-HOW_TO_VARY = ("choose", "cross")  # that stand in [vary] beside its settings
-# where and how patiently a run ran is no matter of what it computed
+# settings that do not change what a run computes
 INDIFFERENT = MAY_DIFFER_ON_RESUME - ENDS
-# what a row's label may say of its partition; how few rows a client may get is no part of its name
-NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
+# settings that the label of a partition may name
+OF_A_PARTITION = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
+Checked = TypeVar("Checked")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
+    """A figure of a run's summary under an inference rule; an empty rule is the method's own.
 
-    The figure `headline` is the one that the run calls so: `selected`, or `final` without validation rows. After one of
-    `DOMAIN_KEYS` in the place of a rule it is the name of a domain.
+    `headline` is `selected`, or `final` without validation samples. If the rule is one of `DOMAIN_KEYS`, the figure is
+    the name of a domain.
     """
 
     rule: str = ""
@@ -89,44 +80,45 @@ class Metric:
     def __str__(self) -> str:
         return f"{self.rule} {self.figure}".strip()
 
-    def rule_of(self, own: str) -> str:
-        """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
-        return own if self.rule in ("", ENSEMBLE) or self.of_domain else self.rule
-
-    def curve_rule(self, own: str) -> str:
-        """What its curve over rounds is by: a prediction rule, where that of the method is `own`, or `ensemble`."""
-        return ENSEMBLE if self.rule == ENSEMBLE else self.rule_of(own)
-
     @property
     def of_domain(self) -> bool:
-        """Whether it is of the clients of one domain alone."""
+        """Whether it covers the clients of one domain only."""
         return self.rule in DOMAIN_KEYS
+
+    def rule_of(self, method_rule: str) -> str:
+        """The rule of a private model under which it is measured, given the method's own rule."""
+        return method_rule if self.rule in ("", ENSEMBLE) or self.of_domain else self.rule
 
     @property
     def average(self) -> str:
-        """The mean over clients that it is, by its name in metrics.jsonl: weighted by samples, or unweighted."""
-        kind = self.rule if self.of_domain else self.figure
-        return "plain_mean" if kind.endswith("-unweighted") else "mean"
+        """The key in metrics.jsonl of its mean over clients: weighted by samples, or unweighted."""
+        name = self.rule if self.of_domain else self.figure
+        return "plain_mean" if name.endswith("-unweighted") else "mean"
 
     @property
     def floor(self) -> str:
-        """The majority-class baseline of the same samples, averaged over clients as it is, by its name in a run's
-        summary; "" where it counts not every client, not every sample alike, or samples that no client has."""
+        """The key in a run's summary of the majority-class accuracy on the same samples; "" if there is none."""
         if self.of_domain or self.figure == MACRO or self.rule == ENSEMBLE:
             return ""
         return MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else MAJORITY
 
 
+def _one_line(label: str) -> str:
+    return " ".join(label.split())
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One method, data set or partition of a comparison: its label in the tables, and the settings that make it.
+    """A method, data set or partition: its label in the tables and its settings.
 
-    `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data;
-    `methods` are settings that a method has on this data set, by its label.
-    `varied_of` is the label of the method that this is a variant of, with the settings `varied`; see variants.py.
+    Attributes:
+        base: of a data set: the preset of `protosphere run` to start from.
+        missing: of a data set: how to get its data.
+        methods: of a data set: settings for single methods, by label.
+        varied_of: label of the method of which this is a variant, with the settings `varied`.
     """
 
-    label: str
+    label: Annotated[str, AfterValidator(_one_line), Field(min_length=1)]
     settings: RunConfig = field(default_factory=dict)
     base: str = ""
     missing: str = ""
@@ -135,30 +127,31 @@ class Entry:
     varied: RunConfig = field(default_factory=dict)
 
     @property
-    def names(self) -> list[str]:
-        """What it may be called by, besides its label: its strategy, data set or preset."""
+    def names(self) -> set[str]:
+        """Other names by which it can be selected: its strategy, data set or preset."""
         dataset = str(self.settings.get("dataset", ""))
         names = {str(self.settings.get("strategy", "")), dataset, self.base.partition("-")[2]}
-        names |= {short_name(dataset)} if dataset else set()
-        return sorted(names - {""})
+        if dataset:
+            names.add(short_name(dataset))
+        return names - {""}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A data set and a partition of it: every method of a row sees the same clients."""
+    """One data set with one partition; all methods of a row see the same clients."""
 
     dataset: Entry
     partition: Entry | None = None
 
     @property
     def label(self) -> str:
-        """As the tables name it."""
-        return ", ".join(entry.label for entry in (self.dataset, self.partition) if entry)
+        """Its name in the tables."""
+        return f"{self.dataset.label}, {self.partition.label}" if self.partition else self.dataset.label
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What a paper's table prints: the accuracy in % of one method in one row, by one metric."""
+    """The accuracy in % that a paper prints for one row, method and metric."""
 
     row: str
     method: str
@@ -168,15 +161,15 @@ class Printed:
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """A comparison as its file says it.
+    """A comparison as its file describes it.
 
     Attributes:
-        name: short, for folders.
-        baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
-        settings: common to all.
-        vary: settings with lists of values, as its file has them; see variants.py.
-        choose: `validation` where one variant of each method is chosen; "" where all are shown.
-        cross: whether varied settings are combined, and not varied one at a time.
+        name: short name for folders.
+        settings: settings of all trials.
+        baseline: label of the method that the others are compared with; see `baseline_label`.
+        vary: settings with lists of values.
+        choose: `validation` to choose one variant of each method; "" to show all.
+        cross: whether varied settings are combined instead of varied one at a time.
     """
 
     name: str
@@ -195,163 +188,36 @@ class ComparisonSpec:
     cross: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
-    def _refuse_twice(self) -> Self:
-        for entries in (self.methods, self.datasets, self.partitions):
-            refuse_twice([entry.label for entry in entries])
-        refuse_twice(list(map(str, self.seeds)))
-        refuse_twice(list(map(str, self.metrics)))
-        # a line of every table
-        refuse_twice([*(entry.label for entry in self.methods), FLOOR])
+    def _refuse_duplicates(self) -> Self:
+        refuse_duplicates([*(entry.label for entry in self.methods), FLOOR])
+        for items in (self.datasets, self.partitions):
+            refuse_duplicates([entry.label for entry in items])
+        refuse_duplicates(list(map(str, self.seeds)))
+        refuse_duplicates(list(map(str, self.metrics)))
         return self
 
     @property
     def baseline_label(self) -> str:
-        """Label of the method that the others are held against: `baseline`, else that which trains alone, else the
-        first."""
+        """Label of the method that the others are compared with: `baseline`, else `local`, else the first method."""
         return self.baseline or self.control_label or self.methods[0].label
 
     @property
     def control_label(self) -> str:
-        """Label of the method that trains alone, `local`; the baseline where several do, empty where none does."""
+        """Label of the method `local`; the baseline if there are several, "" if there is none."""
         labels = [entry.label for entry in self.methods if entry.settings.get("strategy") == "local"]
         return self.baseline if self.baseline in labels else next(iter(labels), "")
 
     @property
     def rows(self) -> list[Row]:
-        """Every data set by every partition."""
+        """Each data set with each partition."""
         return [Row(dataset, partition) for dataset in self.datasets for partition in self.partitions or (None,)]
 
 
-_LONGEST_SEED = 20  # digits; a seed is below 2**63
-
-
-def comparison_names() -> list[str]:
-    """The presets that there are."""
-    return sorted(path.stem for path in PRESETS.glob("*.toml"))
-
-
-def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> ComparisonSpec:
-    """A comparison from a file, from a preset, or the usual one: local, FedProto and ProtoNorm on digits.
-
-    Args:
-        methods: names, for a file that has no `methods`.
-
-    Raises:
-        SettingError: both, an unknown preset, or a file that is no comparison.
-    """
-    if file and preset:
-        raise SettingError("a comparison file and --preset exclude each other; give one of them.")
-    if preset:
-        if preset not in comparison_names():
-            raise SettingError(unknown("comparison", preset, comparison_names()))
-        return read(PRESETS / f"{preset}.toml")
-    if file:
-        return read(Path(os.path.expanduser(file)), methods)
-    entries = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
-    return ComparisonSpec("digits", entries, (entry_of("digits", "datasets"),))
-
-
-def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
-    """Read and check a comparison file.
-
-    Args:
-        methods: names, where the file has no `methods`.
-
-    Raises:
-        SettingError: one sentence on the first thing in it that cannot be.
-    """
-    table = load_toml(path, "comparison")
-    try:
-        _refuse_commas(table)
-        return from_table(path.stem, {"methods": list(methods)} | table)
-    except SettingError as error:
-        raise SettingError(f"{path.name}: {error}") from None
-
-
-def _refuse_commas(table: Mapping[str, Any]) -> None:
-    """Refuse a label that `--methods` and the like would part in two."""
-    for key in ("methods", "datasets", "partitions"):
-        items = table.get(key)
-        for item in items if isinstance(items, list) else []:
-            label = item.get("label") if isinstance(item, dict) else None
-            if isinstance(label, str) and "," in label:
-                raise SettingError(
-                    f"`label` in `{key}` is {shown(label)}, whose comma would part it in a list such as --{key}; write "
-                    'it without, as in "ProtoNorm (γ = 20)".'
-                )
-
-
-def parse_metric(text: str) -> Metric:
-    """`last-5`, `classifier last-5`, `ensemble last-5`, `domain mnist` or `domain-unweighted mnist`.
-
-    Raises:
-        SettingError: an unknown rule or figure, with the nearest one.
-    """
-    parts = text.split() if isinstance(text, str) else []
-    if parts and parts[0] in DOMAIN_KEYS:
-        if len(parts) == 1:
-            raise SettingError(f'metric is {shown(text)}, but it needs the name of a domain: "{parts[0]} mnist".')
-        # a folder's name, which may have spaces
-        return Metric(parts[0], text.strip().removeprefix(parts[0]).strip())
-    method_rules = (rule for name in METHODS for rule in load_method(name).rules)
-    rules = (*dict.fromkeys((*RULES, *method_rules, RULE, OWN_RULE, OWN_POOL)), ENSEMBLE)
-    if not 1 <= len(parts) <= 2:
-        raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
-    rule, figure = parts if len(parts) == 2 else ["", parts[0]]
-    if rule and rule not in rules:
-        raise SettingError(f"metric is {shown(text)}: {unknown('rule', rule, (*rules, *DOMAIN_KEYS))}")
-    allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES
-    if rule == ENSEMBLE:
-        allowed = ENSEMBLE_FIGURES
-    if figure not in allowed:
-        raise SettingError(f"metric is {shown(text)}: {unknown('figure', figure, allowed)}")
-    return Metric(rule, figure)
-
-
-def flat(table: Mapping[str, Any]) -> RunConfig:
-    """Settings out of a TOML table, nested ones by their dotted names.
-
-    Raises:
-        SettingError: an unknown setting, or one whose value is a list.
-    """
-    settings = flatten(dict(table))
-    refuse_unknown(settings, known_settings(settings.get("strategy", "")))
-    for name in NOT_HERE.keys() & settings.keys():
-        raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")
-    return settings
-
-
-def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
-    """What `kind` makes of these values: a comparison, or a part of one.
-
-    Raises:
-        SettingError: one sentence that names the first that cannot be, and what is allowed.
-    """
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first.get("ctx", {}).get("error")
-        if isinstance(reason, SettingError):
-            raise reason from None
-        name = str(first["loc"][0])
-        key = "metric" if name == "metrics" else name.replace("_", "-")
-        if first["type"] == "extra_forbidden":
-            key, table = str(first["loc"][-1]), PaperTable if name == "paper" else FileTable
-            keys = list(table.model_fields)
-            raise SettingError(
-                f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials "
-                "stand in [settings]."
-            ) from None
-        if first["type"] in ("too_short", "missing"):
-            if len(first["loc"]) > 1:
-                raise SettingError(f"`{key}` lacks `{first['loc'][-1]}`; give each of its tables one.") from None
-            raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.") from None
-        raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.") from None
+# --- reading -----------------------------------------------------------------------------------------------------
 
 
 class PaperTable(BaseModel):
-    """A `[[paper]]` of a file: what a paper prints in one row by one metric, by method."""
+    """A `[[paper]]` of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     dataset: str = ""
@@ -361,7 +227,7 @@ class PaperTable(BaseModel):
 
 
 class FileTable(BaseModel):
-    """What a comparison's file holds."""
+    """The keys of a comparison's file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     methods: list[Any]
@@ -374,32 +240,62 @@ class FileTable(BaseModel):
     note: str = ""
     settings: dict[str, Any] = {}
     vary: dict[str, Any] = {}
-    paper: list[PaperTable] = []
+    paper: list[dict[str, Any]] = []
 
 
 class EntryTable(BaseModel):
-    """A method or a partition of a file; what is beside its label is a setting."""
+    """A method, data set or partition of the file; all other keys are settings."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     label: str = ""
-
-
-class DataTable(EntryTable):
-    """A data set of a file."""
-
     base: str = ""
     missing: str = ""
     methods: dict[str, dict[str, Any]] = {}
 
 
-def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
-    """A comparison from what its file holds.
+def comparison_names() -> list[str]:
+    """The presets of `protosphere compare`."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> ComparisonSpec:
+    """A comparison from a file or a preset, by default four methods on digits.
 
     Args:
-        name: short, for folders. table: as TOML has it.
+        methods: the methods of a file without `methods`.
 
     Raises:
-        SettingError: one sentence on the first thing in it that cannot be.
+        SettingError: both are given, the preset is unknown, or the file is wrong.
+    """
+    if file and preset:
+        raise SettingError("a comparison file and --preset exclude each other; give one of them.")
+    if preset:
+        if preset not in comparison_names():
+            raise SettingError(unknown("comparison", preset, comparison_names()))
+        return read(PRESETS / f"{preset}.toml")
+    if file:
+        return read(Path(os.path.expanduser(file)), methods)
+    return from_table("digits", {"methods": list(USUAL_METHODS), "datasets": ["digits"]})
+
+
+def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
+    """Read and check a comparison's file; `methods` are those of a file that has none.
+
+    Raises:
+        SettingError: one sentence on the first mistake.
+    """
+    table = load_toml(path, "comparison")
+    try:
+        return from_table(path.stem, {"methods": list(methods)} | table)
+    except SettingError as error:
+        raise SettingError(f"{path.name}: {error}") from None
+
+
+def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
+    """A comparison from the content of its file.
+
+    Raises:
+        SettingError: one sentence on the first mistake.
     """
     for key in GONE.keys() & table.keys():
         raise SettingError(f"key `{key}` is gone: {GONE[key]}; take it out.")
@@ -408,25 +304,51 @@ def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
     if "strategy" in settings:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
     texts = [file.metric] if isinstance(file.metric, str) else file.metric
-    values = {
-        "name": name,
-        "methods": [entry_of(item, "methods") for item in file.methods],
-        "datasets": [entry_of(item, "datasets") for item in file.datasets],
-        "partitions": [entry_of(item, "partitions") for item in file.partitions],
-        "seeds": file.seeds,
-        "metrics": [parse_metric(text) for text in texts],
-        "settings": settings,
-        "title": file.title,
-        "note": file.note,
-        "vary": {key: value for key, value in file.vary.items() if key not in HOW_TO_VARY},
-    }
-    comparison = checked(ComparisonSpec, values | {key: file.vary[key] for key in HOW_TO_VARY if key in file.vary})
-    for dataset in comparison.datasets:
-        for label in dataset.methods:
-            pick(label, comparison.methods, f"`methods` of {dataset.label}", by_label=True)
-    baseline = file.baseline and pick(file.baseline, comparison.methods, "`baseline`", by_label=True).label
-    printed = [line for paper_table in file.paper for line in _read_printed(paper_table, comparison)]
-    return replace(comparison, paper=tuple(printed), baseline=baseline)
+    values: dict[str, Any] = {"name": name, "seeds": file.seeds, "title": file.title, "note": file.note}
+    values |= {"settings": settings, "metrics": [parse_metric(text) for text in texts], "vary": dict(file.vary)}
+    for key in ("methods", "datasets", "partitions"):
+        values[key] = [entry_of(item, key) for item in getattr(file, key)]
+    for key in ("choose", "cross"):
+        if key in file.vary:
+            values[key] = values["vary"].pop(key)
+    spec = checked(ComparisonSpec, values)
+    datasets = []
+    for dataset in spec.datasets:
+        methods = {}
+        for label, method_settings in dataset.methods.items():
+            methods[pick(label, spec.methods, f"`methods` of {dataset.label}").label] = method_settings
+        datasets.append(replace(dataset, methods=methods))
+    baseline = file.baseline and pick(file.baseline, spec.methods, "`baseline`").label
+    printed: list[Printed] = []
+    for paper_table in file.paper:
+        printed += _printed_of(checked(PaperTable, paper_table), spec)
+    return replace(spec, datasets=tuple(datasets), paper=tuple(printed), baseline=baseline)
+
+
+def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
+    """`kind(**values)`, for a model or dataclass of pydantic.
+
+    Raises:
+        SettingError: one sentence on the first value that is wrong.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, SettingError):
+        raise reason
+    name = str(first["loc"][0])
+    key = "metric" if name == "metrics" else name
+    if first["type"] == "extra_forbidden" and isinstance(kind, type) and issubclass(kind, BaseModel):
+        keys = list(kind.model_fields)
+        raise SettingError(
+            f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials stand "
+            "in [settings]."
+        )
+    if first["type"] in ("too_short", "missing"):
+        raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.")
+    raise SettingError(f"`{key}` is {shown(values[name])}: {first['msg']}.")
 
 
 def entry_of(item: Any, key: str) -> Entry:
@@ -437,113 +359,146 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": short_name(item), "dataset": item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    table = checked(DataTable if key == "datasets" else EntryTable, item)
+    table = checked(EntryTable, item)
     settings = flat(table.model_extra or {})
+    strategy, dataset = str(settings.get("strategy", "")), str(settings.get("dataset", ""))
+    settings_by_method = {label: flat(method_settings) for label, method_settings in table.methods.items()}
     if key == "methods":
-        load_method(str(settings.get("strategy", "")))
+        load_method(strategy)
         _refuse_shared(settings)
-    elif "strategy" in settings:
+    elif strategy:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    # one line, as a table's cell needs it
-    label = " ".join(table.label.split())
-    if not isinstance(table, DataTable):
-        label = label or str(settings.get("strategy", ""))
-        if not label:
-            raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
-        return Entry(label, settings)
+    if key != "datasets" and (table.base or table.missing or table.methods):
+        raise SettingError(f"`{key}` has {shown(item)}, but `base`, `missing` and `methods` are for data sets.")
+    if key == "datasets" and not table.base and not dataset:
+        raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
     if table.base and table.base not in preset_names():
         raise SettingError(unknown("base", table.base, preset_names()))
-    if not table.base and "dataset" not in settings:
-        raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    settings_by_method = {name: flat(method_settings) for name, method_settings in table.methods.items()}
     for method_settings in settings_by_method.values():
         _refuse_shared(method_settings, {"strategy"})
-    label = label or table.base or short_name(str(settings["dataset"]))
-    return Entry(label, settings, table.base, table.missing, settings_by_method)
+    values = {
+        "label": table.label or strategy or table.base or (short_name(dataset) if dataset else ""),
+        "settings": settings,
+        "base": table.base,
+        "missing": table.missing,
+        "methods": settings_by_method,
+    }
+    return checked(Entry, values)
+
+
+def flat(table: Mapping[str, Any]) -> RunConfig:
+    """Settings of a TOML table, nested ones by their dotted names.
+
+    Raises:
+        SettingError: a setting is unknown, its value is a list, or it differs by run or machine.
+    """
+    settings = flatten(table)
+    refuse_unknown(settings, known_settings(settings.get("strategy", "")))
+    for name in NOT_HERE.keys() & settings.keys():
+        raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")
+    return settings
 
 
 def _refuse_shared(settings: RunConfig, others: Set[str] = frozenset()) -> None:
-    """Refuse what all methods of a row share, and `others`, among a method's settings."""
-    if differing := sorted((OF_A_ROW | others) & settings.keys()):
+    for name in sorted((OF_A_ROW | others) & settings.keys()):
         raise SettingError(
-            f"setting `{differing[0]}` stands in `methods`, but it is the same for all methods of a row; make "
-            "[[partitions]] of its values, or name it in `datasets` or [settings]."
+            f"setting `{name}` stands in `methods`, but it is the same for all methods of a row; make [[partitions]] "
+            "of its values, or name it in `datasets` or [settings]."
         )
 
 
+def parse_metric(text: str) -> Metric:
+    """A metric from `last-5`, `classifier last-5`, `ensemble last-5`, `domain mnist` or `domain-unweighted mnist`.
+
+    Raises:
+        SettingError: the rule or the figure is unknown; the sentence names the nearest.
+    """
+    first, _, rest = text.strip().partition(" ")
+    if first in DOMAIN_KEYS:
+        if not rest:
+            raise SettingError(f'metric is {shown(text)}, but it needs the name of a domain: "{first} mnist".')
+        return Metric(first, rest.strip())
+    rule, figure = (first, rest.strip()) if rest else ("", first)
+    rules_of_methods = [rule for name in METHODS for rule in load_method(name).rules]
+    rules = dict.fromkeys(["", *RULES, *rules_of_methods, RULE, OWN_RULE, OWN_POOL, ENSEMBLE])
+    if rule not in rules:
+        raise SettingError(f"metric is {shown(text)}: {unknown('rule', rule, [*rules, *DOMAIN_KEYS][1:])}")
+    allowed: Sequence[str] = FIGURES
+    if rule == ENSEMBLE:
+        allowed = ENSEMBLE_FIGURES
+    elif rule:
+        allowed = [name for name in FIGURES if name != MACRO]
+    if figure not in allowed:
+        raise SettingError(f"metric is {shown(text)}: {unknown('figure', figure, allowed)}")
+    return Metric(rule, figure)
+
+
 def varied_label(label: str, setting: str, value: Any) -> str:
-    """What a method is called with a value of a setting that is varied."""
+    """The label of a method with a value of a varied setting."""
     return f"{label}, {setting.rpartition('.')[2]} = {value}"
 
 
-def varied_values(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The lists of a table such as [vary] by the names of their settings; what is none is refused where it is tried."""
-    return {name: values for name, values in leaves(table) if isinstance(values, list)}
-
-
-def _read_printed(table: PaperTable, comparison: ComparisonSpec) -> Iterator[Printed]:
-    """A paper's figures, each with a row, a method and a metric that are there."""
-    # a value that [vary] makes a method of
-    methods = list(comparison.methods)
-    for method in comparison.methods:
-        for name, values in varied_values(comparison.vary).items():
-            methods += [Entry(varied_label(method.label, name, value)) for value in values]
-    dataset = pick(table.dataset, comparison.datasets, "`dataset` in `paper`", by_label=True)
-    partition = None
-    if comparison.partitions:
-        partition = pick(table.partition, comparison.partitions, "`partition` in `paper`", by_label=True)
-    metric = str(parse_metric(table.metric or str(comparison.metrics[0])))
+def _printed_of(table: PaperTable, spec: ComparisonSpec) -> list[Printed]:
+    methods = list(spec.methods)
+    for method in spec.methods:
+        for name, values in leaves(spec.vary):
+            for value in values if isinstance(values, list) else []:
+                methods.append(Entry(varied_label(method.label, name, value)))
+    row = Row(pick(table.dataset, spec.datasets, "`dataset` in `paper`"))
+    if spec.partitions:
+        row = Row(row.dataset, pick(table.partition, spec.partitions, "`partition` in `paper`"))
+    metric = str(parse_metric(table.metric or str(spec.metrics[0])))
+    printed = []
     for name, accuracy in table.accuracy.items():
-        label = pick(name, methods, "`accuracy` in `paper`", by_label=True).label
-        line = {"row": Row(dataset, partition).label, "method": label, "metric": metric, "accuracy": accuracy}
-        yield checked(Printed, line)
+        label = pick(name, methods, "`accuracy` in `paper`").label
+        values = {"row": row.label, "method": label, "metric": metric, "accuracy": accuracy}
+        printed.append(checked(Printed, values))
+    return printed
 
 
-def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
-    """The first entry of that label, else the first that may be called so; case and signs matter only for a tie.
+def pick(name: str, entries: Sequence[Entry], where: str) -> Entry:
+    """The entry with this label, else with this other name; letter case and punctuation decide only ties.
 
     Args:
-        where: the name stands.
-        by_label: whether no other name will do.
+        where: the place of the name, for the error.
 
     Raises:
-        SettingError: there is none, with the nearest.
+        SettingError: there is none; the sentence names the nearest.
     """
-    for same in (str, plain):
-        for entry in entries:
-            if same(name) == same(entry.label):
-                return entry
+    plain_name = _plain(name)
     for entry in entries:
-        if not by_label and plain(name) in map(plain, entry.names):
+        if name == entry.label:
+            return entry
+    for entry in entries:
+        if plain_name == _plain(entry.label):
+            return entry
+    for entry in entries:
+        if plain_name in map(_plain, entry.names):
             return entry
     labels = list(dict.fromkeys(entry.label for entry in entries))
-    known_names = [*labels, *(other for entry in entries for other in entry.names)]
+    known_names = [*labels, *(other for entry in entries for other in sorted(entry.names))]
     raise SettingError(
         f"{where} has {shown(name)}{nearest(name, known_names)}; one of {', '.join(labels) or 'none'} is allowed."
     )
 
 
-def plain(name: str) -> str:
-    """A name without case, spaces and signs; a number keeps its point."""
+def _plain(name: str) -> str:
+    """A name in lower case without spaces and punctuation; numbers keep their decimal point."""
     return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == ".")
 
 
-def refuse_twice(labels: Sequence[str]) -> None:
-    """Labels name rows, columns and folders.
-
-    Raises:
-        SettingError: one is there twice.
-    """
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise SettingError(f"{shown(twice)} is there twice; give each a label of its own.")
+def refuse_duplicates(labels: Sequence[str]) -> None:
+    """Refuse a label that occurs twice."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SettingError(f"{shown(label)} is there twice; give each a label of its own.")
 
 
-# --- a part of it, with the names that it then has ---------------------------------------------------------------
+# --- narrowing by the command line --------------------------------------------------------------------------------
 
 
 def narrow(
-    comparison: ComparisonSpec,
+    spec: ComparisonSpec,
     *,
     methods: str = "",
     datasets: str = "",
@@ -555,49 +510,50 @@ def narrow(
     cross: bool = False,
     own_data: bool = False,
 ) -> ComparisonSpec:
-    """A part of a comparison, or it with other seeds or metric. Lists are comma-separated.
+    """A part of a comparison, or the comparison with other seeds or metrics. Lists are comma-separated.
 
     Args:
-        methods: labels, or names of strategies, which may be ones that the comparison lacks; or paths of one's own.
+        methods: labels, or any strategies, also as paths.
         datasets: labels or data sets of the comparison; with `own_data` any data sets.
 
     Raises:
-        SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
+        SettingError: a name, seed or metric is unknown; the sentence names the nearest.
     """
     lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     names = {option: split_names(text) for option, text in lists.items()}
     for option, text in lists.items():
         if text and not names[option]:
             raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
-    changes: dict[str, Any] = {"choose": choose or comparison.choose, "cross": cross or comparison.cross}
+    changes: dict[str, Any] = {"choose": choose or spec.choose, "cross": cross or spec.cross}
     if methods:
-        # any method may be named, also one that the comparison lacks
-        known_names = {entry.settings["strategy"] for entry in comparison.methods}
-        other_entries = [Entry(name, {"strategy": name}) for name in METHODS if name not in known_names]
-        changes["methods"] = [_pick_method(name, [*comparison.methods, *other_entries]) for name in names["methods"]]
+        strategies = {entry.settings["strategy"] for entry in spec.methods}
+        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in strategies]
+        changes["methods"] = [_pick_method(name, [*spec.methods, *others]) for name in names["methods"]]
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in names["datasets"]]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
     elif datasets:
-        changes["datasets"] = [pick(name, comparison.datasets, "--datasets") for name in names["datasets"]]
+        changes["datasets"] = [pick(name, spec.datasets, "--datasets") for name in names["datasets"]]
     if partitions:
-        changes["partitions"] = [pick(name, comparison.partitions, "--partitions") for name in names["partitions"]]
+        changes["partitions"] = [pick(name, spec.partitions, "--partitions") for name in names["partitions"]]
     if seeds:
-        changes["seeds"] = [_seed_of(seed) for seed in names["seeds"]]
+        changes["seeds"] = [_read_seed(text) for text in names["seeds"]]
     if metric:
         changes["metrics"] = [parse_metric(name) for name in names["metric"]]
-    narrowed = checked(partial(replace, comparison), changes)
+    narrowed = checked(ComparisonSpec, vars(spec) | changes)
     if baseline:
         return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline").label)
-    # --methods may leave the file's out
-    is_there = narrowed.baseline in [entry.label for entry in narrowed.methods]
-    return narrowed if is_there else replace(narrowed, baseline="")
+    # --methods may leave out the file's baseline
+    is_left = narrowed.baseline in [entry.label for entry in narrowed.methods]
+    return narrowed if is_left else replace(narrowed, baseline="")
 
 
-def _seed_of(text: str) -> int | str:
-    """A seed of the command line; what is no number is refused with the seeds of a file."""
-    is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_SEED
-    return int(text) if is_number else text
+def _read_seed(text: str) -> int | str:
+    """A seed; text that is no number is refused later, with the whole list."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
@@ -607,7 +563,7 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
 
 
 def split_names(text: str) -> list[str]:
-    """What a list with commas holds.
+    """The names of a comma-separated list.
 
     >>> split_names("local, frame (sends nothing)")
     ['local', 'frame (sends nothing)']
@@ -615,41 +571,24 @@ def split_names(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def name_rows(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> ComparisonSpec:
-    """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
-    data set or partition what is true of another. What a paper prints is not of other settings or budgets, and is left
-    out.
+def with_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar], vary: Sequence[str] = ()) -> ComparisonSpec:
+    """The comparison with a note on the settings of the command line, named after the data set if they name one, and
+    without a paper's values, which were measured with other settings.
 
     Args:
-        tried: what `--vary` says, such as `protonorm.gamma=3,10,30`.
-
-    Raises:
-        SettingError: rows have names of their own that would no longer be true.
+        vary: the texts of `--vary`, such as `protonorm.gamma=3,10,30`.
     """
     changes: dict[str, Any] = {}
-    differing = sorted((overrides.keys() | {text.partition("=")[0].strip() for text in tried}) - INDIFFERENT)
-    if comparison.paper and differing:
-        remark = f"the paper's values are left out: they were not measured with {', '.join(differing)} as set here"
-        changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), remark)))}
-    of_partitions = {"partition"}.union(*(entry.settings for entry in comparison.partitions)) | NAMING
-    if comparison.partitions and (named := sorted(overrides.keys() & of_partitions)):
-        labels = ", ".join(entry.label for entry in comparison.partitions)
-        raise SettingError(
-            f"setting `{named[0]}` may be what the labels of the partitions say ({labels}), or is what they differ in; "
-            "choose some of them by --partitions, or change the file."
-        )
-    of_datasets = set().union(*(entry.settings for entry in comparison.datasets)) - {"dataset"}
-    name_parts = []
-    for name, value in overrides.items():
-        if name in NAMING | of_datasets and value != "":
-            # of a file its name will do, and of a partition its kind
-            text = Path(value).name if isinstance(value, str) else str(value)
-            name_parts.append(text if name == "partition" else f"{name} {text}")
-    datasets = []
-    for entry in comparison.datasets:
-        label = entry.label
-        if "dataset" in overrides and len(comparison.datasets) == 1:
-            label = short_name(str(overrides["dataset"]))
-            changes["name"] = label if comparison.name == entry.label else comparison.name
-        datasets.append(replace(entry, label=", ".join([label, *name_parts])))
-    return replace(comparison, datasets=tuple(datasets), **changes)
+    notes = [spec.note.rstrip(".")]
+    settings = {name: value for name, value in overrides.items() if name not in INDIFFERENT}
+    if settings:
+        notes.append(f"All trials have {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+    if spec.paper and (settings or vary):
+        notes.append("The paper's values are left out: they were measured with other settings")
+        changes["paper"] = ()
+    if "dataset" in overrides and len(spec.datasets) == 1:
+        (dataset,) = spec.datasets
+        label = short_name(str(overrides["dataset"]))
+        changes["datasets"] = (replace(dataset, label=label),)
+        changes["name"] = label if spec.name == dataset.label else spec.name
+    return replace(spec, note=". ".join(filter(None, notes)), **changes)

@@ -1,13 +1,22 @@
-"""From a comparison to its trials: a run each, of one method in one row with one seed, with every setting resolved."""
+"""The trials of a comparison: one run for each row, method and seed, with all settings resolved."""
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from protosphere.comparison.spec import COMMON_RULES, ENSEMBLE, NOT_HERE, ComparisonSpec, Entry, Metric, Row
+from protosphere.comparison.spec import (
+    ENSEMBLE,
+    INDIFFERENT,
+    NOT_HERE,
+    OF_A_PARTITION,
+    ComparisonSpec,
+    Entry,
+    Metric,
+    Row,
+)
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -16,21 +25,16 @@ from protosphere.core.settings import Scalar, nearest, plain_name, refuse_unknow
 from protosphere.data.decode import open_data
 from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
-from protosphere.data.spec import data_spec
+from protosphere.data.spec import DataSpec, data_spec
 from protosphere.plans.assignments import RunConfig
-from protosphere.plans.run_config import (
-    DEFAULT_CLIENTS,
-    fitted,
-    laid_over,
-    plan,
-    read_preset,
-    with_place,
-)
+from protosphere.plans.run_config import DEFAULT_CLIENTS, fitted, laid_over, plan, read_preset, with_place
 from protosphere.strategies import known_settings, load_method, read_settings
 
-# a trial's run says these itself
+# each trial's run sets these
 PLACES = ("results-dir", "resume")
+COMMON_RULES = ("classifier", "discriminant")  # that all methods with private models have
 LONGEST = 60  # bytes of a label in the name of a trial's folder
+GREEK = {"λ": "lambda", "β": "beta", "α": "alpha", "γ": "gamma"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,9 @@ class Trial:
     """One run of a comparison.
 
     Attributes:
-        name: of its folder.
+        name: name of its folder.
         row, method: labels.
-        settings: all of the run's, by name, but for where its results go.
+        settings: all settings of the run but `PLACES`.
     """
 
     name: str
@@ -51,120 +55,105 @@ class Trial:
 
     @property
     def clients(self) -> int:
-        """How many are simulated."""
+        """Number of simulated clients."""
         return int(self.settings["clients"])
 
     @property
     def title(self) -> str:
-        """For people."""
+        """A name for people."""
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
 def expand(
-    comparison: ComparisonSpec,
-    overrides: Mapping[str, Scalar],
-    data: Mapping[str, str],
-    known: Sequence[Entry] = (),
+    spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str], known: Sequence[Entry] = ()
 ) -> list[Trial]:
-    """Every trial, checked as `protosphere run` checks a run: none fails for want of data or by a wrong setting.
-
-    Decodes the data into the cache.
+    """All trials, checked as `protosphere run` checks a run. Decodes the data into the cache.
 
     Args:
-        overrides: what `-c` says, for all trials.
-        data: where data sets lie, by the name that the comparison has for them.
-        known: data sets that `data` may name though this part of the comparison leaves them out.
+        overrides: the settings of `-c`.
+        data: paths of data sets, by their names in the comparison.
+        known: data sets of the whole comparison, which `data` may name.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
-    _refuse_overrides(comparison, overrides)
-    data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
+    _refuse_overrides(spec, overrides)
+    _refuse_unknown_data(data, [*spec.datasets, *known])
     planned: list[tuple[Row, Entry, RunConfig]] = []
-    items: set[str] = set()
-    for row in comparison.rows:
-        for method in comparison.methods:
-            settings = settings_of(comparison, row, method, overrides)
-            domains, dataset = _placed(str(settings["dataset"]), data)
-            items |= set(domains)
-            planned.append((row, method, settings | {"dataset": dataset}))
-    for entry in known:
-        settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
-        dataset = str(settings.get("dataset", ""))
-        items |= {dataset, *listed(dataset)}
-    _refuse_idle(data, items)
-    _refuse_missing([(row, settings) for row, _, settings in planned])
-    trial_by_folder: dict[str, Trial] = {}
+    for row in spec.rows:
+        for method in spec.methods:
+            settings = settings_of(spec, row, method, overrides)
+            planned.append((row, method, settings | {"dataset": _with_paths(str(settings["dataset"]), data)}))
+    _refuse_missing_data([(row, settings) for row, _, settings in planned])
+    trials: list[Trial] = []
     for row, method, settings in planned:
-        given_names = set().union(*_layers(comparison, row, method, overrides))
+        given_names = set().union(*_layers(spec, row, method, overrides))
         if "clients" not in given_names:
-            # where nobody says how many, the data may
+            # the data may imply the number
             settings["clients"] = 0
         settings = fitted(settings, given_names)[0]
         settings["clients"] = settings["clients"] or DEFAULT_CLIENTS
-        for seed in comparison.seeds:
+        for seed in spec.seeds:
             name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
-            if name in trial_by_folder:
-                raise SettingError(
-                    f"two runs would have the folder {name}: give rows and methods labels that differ more."
-                )
-            trial = _check_trial(Trial(name, row.label, method.label, seed, settings | {"seed": seed}))
-            if comparison.choose and method.varied_of and not float(trial.settings["validation-share"]) > 0:
+            trial = _checked_trial(Trial(name, row.label, method.label, seed, settings | {"seed": seed}))
+            if spec.choose and method.varied_of and not float(trial.settings["validation-share"]) > 0:
                 raise SettingError(
                     f"{trial.title}: a variant is chosen on validation samples, and setting `validation-share` is 0; "
                     "give it a share, such as 0.1."
                 )
-            trial_by_folder[name] = trial
-    return list(trial_by_folder.values())
+            trials.append(trial)
+    names = [trial.name for trial in trials]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingError(f"two trials would have the folder {name}: give rows and methods labels that differ.")
+    return trials
 
 
-def refuse_unmeasured(comparison: ComparisonSpec, trials: Sequence[Trial]) -> None:
-    """Refuse metrics of which no trial would have any, before hours have gone into them.
+def refuse_unmeasured(spec: ComparisonSpec, trials: Sequence[Trial]) -> None:
+    """Refuse metrics that no trial will have.
 
     Raises:
-        SettingError: it names the first metric, and what it needs.
+        SettingError: no trial has any of the metrics.
     """
     rules = {rule for trial in trials for rule in read_settings(trial.settings).rules}
     if any(int(trial.settings["ensemble-every"]) for trial in trials):
         rules.add(ENSEMBLE)
-    for metric in comparison.metrics:
+    for metric in spec.metrics:
         if metric.of_domain or not metric.rule or metric.rule in rules:
             return
-    metric = comparison.metrics[0]
+    metric = spec.metrics[0]
     need = "`ensemble-every` above 0" if metric.rule == ENSEMBLE else "a method with that rule, or an `encoder`"
     raise SettingError(f"no trial of this comparison has the metric {shown(str(metric))}, which needs {need}.")
 
 
-def with_common_rules(comparison: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
-    """The comparison by the rules that all its methods have, where it names no metric and their own rules differ: an
-    accuracy by one rule less an accuracy by another would compare rules, and not methods. What a paper prints is of its
-    own rules."""
+def with_common_rules(spec: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
+    """The comparison with metrics of the rules that all methods have, if it names no metric and the methods' own rules
+    differ. Unless the rule itself varies; and a paper's values are of the methods' own rules."""
     runs = [read_settings(trial.settings) for trial in trials]
-    # whoever varies the rule compares rules
-    if any("inference" in method.varied for method in comparison.methods):
-        return comparison
-    if comparison.metrics != (Metric(),) or comparison.paper or len({run.inference for run in runs}) == 1:
-        return comparison
+    if any("inference" in method.varied for method in spec.methods):
+        return spec
+    if spec.metrics != (Metric(),) or spec.paper or len({run.inference for run in runs}) == 1:
+        return spec
     rules = [rule for rule in COMMON_RULES if all(rule in run.rules for run in runs)]
-    return replace(comparison, metrics=tuple(Metric(rule) for rule in rules) or comparison.metrics)
+    return replace(spec, metrics=tuple(Metric(rule) for rule in rules) or spec.metrics)
 
 
 def settings_of(
-    comparison: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar] | None = None
+    spec: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar] | None = None
 ) -> RunConfig:
-    """Every setting of a method in a row, as the comparison says it; nothing is checked, shrunk or looked for.
+    """All settings of a method in a row, unchecked.
 
-    Settings of other methods fall away, but for those that are made for the method itself, which are a mistake there.
+    Settings of other methods are left out, but not those that stand at the method itself: these are a mistake.
     """
     strategy = plugins.absolute(str(method.settings["strategy"]))
     prefixes = load_method(strategy).settings
 
-    def drop_foreign(settings: Mapping[str, Scalar]) -> RunConfig:
+    def without_foreign(settings: Mapping[str, Scalar]) -> RunConfig:
         return {n: v for n, v in settings.items() if "." not in n or n.rpartition(".")[0] in prefixes}
 
     merged: RunConfig = dict(known_settings(strategy))
-    *of_all, of_method, above = _layers(comparison, row, method, overrides or {})
-    for layer in (*map(drop_foreign, of_all), of_method, drop_foreign(above)):
+    *of_all, of_method, above = _layers(spec, row, method, overrides or {})
+    for layer in (*map(without_foreign, of_all), of_method, without_foreign(above)):
         merged = laid_over(merged, layer)
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
@@ -172,25 +161,13 @@ def settings_of(
 
 
 def _layers(
-    comparison: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar]
+    spec: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar]
 ) -> tuple[Mapping[str, Scalar], ...]:
-    """What is laid over the defaults, one over the other: the data set's preset, the comparison's common settings, the
-    data set's, the partition's, the method's over the data set's for this method, `overrides`."""
+    """The settings over the defaults; later ones override earlier ones."""
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
-    # whichever variant of it this is
-    label = method.varied_of or method.label
-    of_method = row.dataset.methods.get(label, {}) | method.settings
-    return base, comparison.settings, row.dataset.settings, partition, of_method, overrides
-
-
-def toml(settings: Mapping[str, Scalar]) -> str:
-    """Settings as a file that `protosphere run -c` reads."""
-    return "".join(
-        # JSON writes strings, numbers and booleans as TOML reads them
-        f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n"
-        for name, value in settings.items()
-    )
+    of_method = row.dataset.methods.get(method.varied_of or method.label, {}) | method.settings
+    return base, spec.settings, row.dataset.settings, partition, of_method, overrides
 
 
 def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
@@ -199,51 +176,56 @@ def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
     return {name: value for name, value in settings.items() if defaults.get(name) != value}
 
 
-def _refuse_overrides(comparison: ComparisonSpec, overrides: Mapping[str, Scalar]) -> None:
+def _refuse_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar]) -> None:
+    """Refuse settings of `-c` that are unknown or unread, or that the label of a method, partition or one of several
+    data sets may name."""
     defaults = known_settings()
     prefixes: set[str] = set()
-    for method in comparison.methods:
+    for method in spec.methods:
         defaults |= known_settings(method.settings["strategy"])
         prefixes |= load_method(str(method.settings["strategy"])).settings.keys()
     refuse_unknown(overrides, defaults)
-    for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
-        if name in overrides:
-            raise SettingError(f"setting `{name}` differs by run or machine; use {remedy} for it.")
+    options = NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}
+    entries = [*spec.methods, *spec.partitions]
+    in_labels = set(OF_A_PARTITION) if spec.partitions else set()
+    if len(spec.datasets) > 1:
+        entries += spec.datasets
+        in_labels.add("dataset")
+    in_labels = in_labels.union(*(entry.settings for entry in entries)) - INDIFFERENT
     for name in overrides:
-        # it would do nothing, unnoticed
+        if name in options:
+            raise SettingError(f"setting `{name}` differs by run or machine; use {options[name]} for it.")
         if "." in name and name.rpartition(".")[0] not in prefixes:
             raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
-    in_rows = {"dataset"}.union(*(entry.settings for entry in comparison.datasets))
-    if len(comparison.datasets) > 1 and (differing := sorted(overrides.keys() & in_rows)):
-        raise SettingError(
-            f"setting `{differing[0]}` is what the data sets of this comparison differ in; choose some of them by "
-            "--datasets, or say by --data where they lie."
-        )
-    for method in comparison.methods:
-        if differing := sorted(overrides.keys() & method.settings.keys()):
+        if name in in_labels:
+            labels = ", ".join(entry.label for entry in entries)
             raise SettingError(
-                f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
-                "the file instead."
+                f"setting `{name}` may be what a label of the comparison says ({labels}); select by --methods, "
+                "--datasets or --partitions, say by --data where data lie, or change the file."
             )
 
 
-def _placed(dataset: str, data: Mapping[str, str]) -> tuple[list[str], str]:
-    """The domains of a data set by their names in the settings, or itself where `data` has a place for all of it; and
-    the data set with the places where they lie."""
-    is_placed = dataset in data or short_name(dataset) in data
-    items = [dataset] if is_placed else list(listed(dataset))
-    places = []
+def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
+    """A data set, or each of its domains, as the path that `data` has for it."""
+    items = [dataset] if dataset in data or short_name(dataset) in data else listed(dataset)
+    paths = []
     for item in items:
-        place = data.get(item) or data.get(short_name(item)) or item
-        if item.endswith("/*") and not place.endswith("/*"):
-            # a folder of domains stays one
-            place += "/*"
-        places.append(with_place(place))
-    return items, ",".join(places)
+        path = data.get(item) or data.get(short_name(item))
+        if path is None:
+            paths.append(with_place(item))
+            continue
+        path = os.path.abspath(Path(path).expanduser())
+        # a folder of domains remains one
+        paths.append(f"{path}/*" if item.endswith("/*") and not path.endswith("/*") else path)
+    return ",".join(paths)
 
 
-def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
-    """A name that no trial has is a slip."""
+def _refuse_unknown_data(data: Mapping[str, str], entries: Sequence[Entry]) -> None:
+    items: set[str] = set()
+    for entry in entries:
+        settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
+        dataset = str(settings["dataset"])
+        items |= {dataset, *listed(dataset)}
     names = sorted({short_name(item) for item in items})
     for name in data:
         if name not in items and name not in names:
@@ -253,53 +235,44 @@ def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
             )
 
 
-def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
-    """Open every data set once; name all that is not available, and how to get them."""
-    opened: set[str] = set()
-    lacking: list[str] = []
+def _refuse_missing_data(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
+    """Open each data set once; one sentence names all that are not available, and how to get them."""
+    specs: dict[tuple[Any, ...], tuple[Entry, DataSpec]] = {}
     for row, settings in row_settings:
-        checked = read_settings(settings).settings
-        spec = data_spec(checked, checked.clients)
-        key = f"{spec.dataset} {spec.image_size} {spec.columns} {spec.classes}"
-        if key in opened:
-            continue
-        opened.add(key)
+        run = read_settings(settings).settings
+        data = data_spec(run, run.clients)
+        specs.setdefault((data.dataset, data.image_size, str(data.columns), data.classes), (row.dataset, data))
+    problems = []
+    for entry, data in specs.values():
         try:
-            open_data(spec, home() / "cache")
+            open_data(data, home() / "cache")
         except DataError as error:
-            lacking.append(_describe_missing(row.dataset, checked.dataset, str(error)))
-    if lacking:
+            items = listed(data.dataset)
+            gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
+            usual = f"put it in a folder and say --data {short_name([*gone, *items][0])}=FOLDER"
+            remedy = (entry.missing or usual).rstrip(".")
+            problems.append(f"the data set of {entry.label} is not available: {str(error).rstrip('.')}; {remedy}")
+    if problems:
         raise SettingError(
-            f"{'; '.join(dict.fromkeys(lacking))}. Nothing was started; --datasets runs the rows whose data are here."
+            f"{'; '.join(dict.fromkeys(problems))}. Nothing was started; --datasets runs the rows whose data are here."
         )
 
 
-def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
-    """What is missing, why, and how to get it."""
-    items = listed(dataset)
-    gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
-    how = entry.missing or f"put it in a folder and say --data {short_name((*gone, *items)[0])}=FOLDER"
-    return f"the data set of {entry.label} is not available: {reason.rstrip('.')}; {how.rstrip('.')}"
-
-
-def _check_trial(trial: Trial) -> Trial:
-    """The trial with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
-    cell_settings = {name: value for name, value in trial.settings.items() if name not in PLACES}
+def _checked_trial(trial: Trial) -> Trial:
+    """The trial with the settings that `protosphere run` makes of its own: absolute paths, floats for integers."""
     try:
-        planned = plan(more=cell_settings)
+        planned = plan(more={name: value for name, value in trial.settings.items() if name not in PLACES})
     except (SettingError, DataError, ModelError) as error:
         raise type(error)(f"{trial.title}: {error}") from None
-    settings = {name: value for name, value in planned.run_config.items() if name not in PLACES}
-    return replace(trial, settings=settings)
+    return replace(trial, settings={name: value for name, value in planned.run_config.items() if name not in PLACES})
 
 
 def _slug(text: str) -> str:
-    # an ablation's "λ_S = 0" must not look like "λ_E = 0"
-    named = text.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
-    # a number keeps its point
-    slug = plain_name(named.lower(), len(named.encode()) + LONGEST, sign=".")
+    """A label as part of a folder's name, with a digest if it is long."""
+    for letter, name in GREEK.items():
+        text = text.replace(letter, name)
+    slug = plain_name(text.lower(), len(text.encode()) + LONGEST, sign=".")
     if len(slug.encode()) <= LONGEST:
         return slug
-    # variants differ at their ends
     digest = hashlib.sha256(slug.encode()).hexdigest()[:8]
     return f"{plain_name(slug, LONGEST - len(digest) - 1, sign='.')}-{digest}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import protosphere
-from protosphere.comparing import _data_entry
+from protosphere.comparing import _table_of
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import expand
@@ -18,28 +18,28 @@ QUICK |= {"local_epochs": 1, "momentum": 0.0}
 
 
 def of_two_rows(method, tmp_path):
-    """The folder of a comparison of one method, of which no cell is run, and its cells."""
+    """The folder of a comparison of one method, of which no trial is run, and its trials."""
     rows = (Entry("even", {"partition": "iid"}), Entry("skewed", {"partition": "dirichlet"}))
     settings = {"max-samples": 200, "models": "tiny_perceptron", "rounds": 1, "clients": 2}
-    plan = ComparisonSpec(
+    spec = ComparisonSpec(
         "test", (method,), (Entry("digits", {"dataset": "digits"}),), rows, seeds=(0,), settings=settings
     )
-    found = expand(plan, {}, {})
-    return ComparisonFolder.create(plan, found, str(tmp_path / "results")), found
+    trials = expand(spec, {}, {})
+    return ComparisonFolder.create(spec, trials, str(tmp_path / "results")), trials
 
 
 def test_without_a_row_a_run_is_of_the_first_row_and_of_no_other(run, tmp_path):
     folder, (even, skewed) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
     done = run(skewed.settings | {"results-dir": str(folder.of(skewed))}, clients=2)
-    found = protosphere.Comparison(folder.path)
-    assert found.run("local", 0, "digits, skewed").folder == done
+    comparison = protosphere.Comparison(folder.path)
+    assert comparison.run("local", 0, "digits, skewed").folder == done
     with pytest.raises(protosphere.SettingError, match="no finished run of local, seed 0, row digits, even, is in"):
-        found.run("local")
-    assert even.row == found.table()["row"][0]
+        comparison.run("local")
+    assert even.row == comparison.table()["row"][0]
 
 
 def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
-    folder, (_, cell) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
+    folder, (_, trial) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
     (folder.path / "net.py").write_text(
         "from torch import nn\ndef make(input_shape, feature_dim):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, feature_dim))\n"
@@ -48,25 +48,25 @@ def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
     content = json.loads((folder.path / FILE).read_text())
     content["trials"] = [{**entry, "settings": entry["settings"] | own} for entry in content["trials"]]
     (folder.path / FILE).write_text(json.dumps(content))
-    run(cell.settings | own | {"results-dir": str(folder.of(cell))}, clients=2)
+    run(trial.settings | own | {"results-dir": str(folder.of(trial))}, clients=2)
     with pytest.raises(protosphere.SettingError, match="trust=True"):
         protosphere.Comparison(folder.path)
-    found = protosphere.Comparison(folder.path, trust=True)
-    assert found.run("local", 0, "digits, skewed").client(0).model.endswith("net.py:make")
+    comparison = protosphere.Comparison(folder.path, trust=True)
+    assert comparison.run("local", 0, "digits, skewed").client(0).model.endswith("net.py:make")
 
 
 @pytest.mark.integration
 def test_a_variant_is_chosen_on_validation_samples():
-    asked = {"methods": ["local", "protonorm"], "datasets": ["spiral"], "seeds": [0], **QUICK}
-    asked |= {"vary": {"protonorm__gamma": [1.0, 9.0]}, "choose": "validation", "metric": "final"}
-    found = protosphere.compare(**asked)
-    assert found.table()["method"].tolist() == ["local", "protonorm"]
-    tried = found.trials().query("method != 'local'").set_index("method")["validation"].to_dict()
-    runs = {name: found.run(name) for name in tried}
+    arguments = {"methods": ["local", "protonorm"], "datasets": ["spiral"], "seeds": [0], **QUICK}
+    arguments |= {"vary": {"protonorm__gamma": [1.0, 9.0]}, "choose": "validation", "metric": "final"}
+    comparison = protosphere.compare(**arguments)
+    assert comparison.table()["method"].tolist() == ["local", "protonorm"]
+    tried = comparison.trials().query("method != 'local'").set_index("method")["validation"].to_dict()
+    runs = {name: comparison.run(name) for name in tried}
     assert tried == {name: run.rounds["validation"].dropna().iloc[-1] for name, run in runs.items()}
     best = max(tried, key=tried.__getitem__)
-    assert found.table()["chosen"].tolist() == ["", best.removeprefix("protonorm, ")]
-    assert found.run("protonorm").folder == runs[best].folder
+    assert comparison.table()["chosen"].tolist() == ["", best.removeprefix("protonorm, ")]
+    assert comparison.run("protonorm").folder == runs[best].folder
 
 
 @pytest.mark.integration
@@ -78,16 +78,16 @@ def test_of_runs_that_fail_a_warning_says_why(tmp_path):
     )
     broken = {"strategy": str(tmp_path / "broken.py"), "label": "broken"}
     with pytest.warns(UserWarning, match="broken"):
-        found = protosphere.compare(["local", broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
-    assert found.table()["seeds"].tolist() == [1, 0]
-    assert found.trials()["status"].tolist() == ["completed", "missing"]
+        comparison = protosphere.compare(["local", broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
+    assert comparison.table()["seeds"].tolist() == [1, 0]
+    assert comparison.trials()["status"].tolist() == ["completed", "missing"]
     with pytest.raises(protosphere.RunError, match="broken"):
         protosphere.compare([broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
 
 
 @pytest.mark.integration
 def test_it_is_in_its_folder_with_runs_reports_and_plots():
-    found = protosphere.compare(
+    comparison = protosphere.compare(
         ["local", {"strategy": "protonorm", "protonorm.gamma": 5}],
         ["spiral"],
         [{"partition": "iid"}, {"alpha": 0.5, "label": "skewed"}],
@@ -96,36 +96,36 @@ def test_it_is_in_its_folder_with_runs_reports_and_plots():
         baseline="protonorm, gamma 5",
         **QUICK,
     )
-    table = found.table()
+    table = comparison.table()
     # drawn when asked for: a report takes as long as many a run
-    first = found.run("local", 3, "spiral, iid")
+    first = comparison.run("local", 3, "spiral, iid")
     assert not (first.folder / "report.html").exists()
     assert first.report().path.exists()
-    assert found.report().path.exists()
-    assert "protonorm, gamma 5" in found._repr_html_()
-    drawn = found.plot("differences", "spiral, skewed")
+    assert comparison.report().path.exists()
+    assert "protonorm, gamma 5" in comparison._repr_html_()
+    drawn = comparison.plot("differences", "spiral, skewed")
     assert (drawn.name, drawn.numbers["method"].tolist()) == ("differences", ["local"])
     # it is in its folder, whoever reads it
-    for name in (found.folder, found.folder.name, "latest"):
+    for name in (comparison.folder, comparison.folder.name, "latest"):
         assert protosphere.Comparison(name).table().equals(table)
     for wrong, words in (
         (lambda: protosphere.Comparison("nonesuch"), "nonesuch"),
-        (lambda: found.run("nothing", 3), "nothing"),
-        (lambda: found.plot("loss"), 'plot is "loss", but this comparison has: differences; accuracy-over-rounds'),
-        (lambda: protosphere.load(found.folder), "Comparison"),
+        (lambda: comparison.run("nothing", 3), "nothing"),
+        (lambda: comparison.plot("loss"), 'plot is "loss", but this comparison has: differences; accuracy-over-rounds'),
+        (lambda: protosphere.load(comparison.folder), "Comparison"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()
 
 
 def test_arrays_are_kept_once_and_known_again(home):
-    asked = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
+    arguments = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
     moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    entries = [_data_entry(given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
+    entries = [_table_of("datasets", given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
     first, again, other = (entry["dataset"] for entry in entries)
     assert first == again != other
     assert [entry["label"] for entry in entries] == ["arrays", "arrays", "moved"]
     # and as a run has them
-    run = protosphere.run("local", (X, Y), quiet=True, **asked)
+    run = protosphere.run("local", (X, Y), quiet=True, **arguments)
     assert run.settings["dataset"] == first
     assert {str(path) for path in (home / "arrays").iterdir()} == {first, other}

@@ -1,4 +1,4 @@
-"""`protosphere compare`: what it hands down, what it prints, how it exits."""
+"""`protosphere compare`: what it passes on, what it prints, how it exits."""
 
 import re
 import shlex
@@ -63,7 +63,7 @@ def calls(monkeypatch):
     return calls
 
 
-# --- what it hands down ------------------------------------------------------------------------------------
+# --- what it passes on ---------------------------------------------------------------------------------------
 
 
 def test_choices_become_trials_and_their_tables_are_printed_and_written(invoke, calls):
@@ -82,69 +82,45 @@ def test_choices_become_trials_and_their_tables_are_printed_and_written(invoke, 
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
 
 
-PRINTED = """
-methods = ["frame", "local"]
-datasets = ["digits"]
+FILE = """
+methods = ["frame", { label = "Local (classifier)", strategy = "local", inference = "classifier" }]
+datasets = [{ label = "Digits", dataset = "digits" }]
 seeds = [0]
-[[paper]]
-dataset = "digits"
-accuracy = { local = 82.9 }
 [settings]
 rounds = 10
 clients = 8
 models = "tiny_perceptron"
 """
-
-
-def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, calls, tmp_path):
-    (tmp_path / "mine.toml").write_text(PRINTED)
-    # where a run runs is no setting of the paper's
-    assert invoke("mine.toml", "-c", 'device="cpu"').exit_code == 0
-    assert "82.90" in (calls["folder"].path / "table.md").read_text()
-    assert invoke("mine.toml", "-c", "learning-rate=0.5").exit_code == 0
-    table = (calls["folder"].path / "table.md").read_text()
-    assert "the paper's values are left out" in table
-    assert "82.90" not in table
-
-
-ONE_ROW = 'methods = ["local"]\nseeds = [0]\ndatasets = [{ label = "Digits", dataset = "digits" }]\n'
 PARTITION = '[[partitions]]\nlabel = "Dirichlet 0.1"\npartition = "dirichlet"\n'
+PAPER = '[[paper]]\ndataset = "Digits"\naccuracy = { "Local (classifier)" = 82.9 }\n'
 
 
-def resolved(file, settings, tmp_path):
-    """The comparison of a file, or the usual one, with settings of the command line."""
-    (tmp_path / "mine.toml").write_text(file)
-    overrides = read_all([QUICK, settings])
-    return comparing.resolve(load("mine.toml" if file else ""), narrowing={"seeds": "0"}, overrides=overrides)
+def resolved(content, settings, tmp_path):
+    (tmp_path / "mine.toml").write_text(content)
+    return comparing.resolve(load("mine.toml"), overrides=read_all([settings]))
 
 
-@pytest.mark.parametrize(
-    ("file", "settings", "row", "name"),
-    [
-        ("", 'dataset="./mnist"', "mnist", "mnist"),
-        ("", "alpha=0.5", "digits, alpha 0.5", "digits"),
-        (ONE_ROW, 'partition="iid" partition-table=""', "Digits, iid", "mine"),
-        (ONE_ROW + PARTITION, "rounds=1", "Digits, Dirichlet 0.1", "mine"),
-    ],
-)
-def test_a_row_is_called_after_what_the_settings_make_of_it(tmp_path, file, settings, row, name):
+def test_settings_of_the_command_line_are_in_the_notes_and_a_papers_values_are_left_out(tmp_path):
+    # where a run runs is no setting of the paper's
+    spec, _ = resolved(FILE + PAPER, 'device="cpu"', tmp_path)
+    assert (len(spec.paper), spec.note) == (1, "")
+    spec, _ = resolved(FILE + PAPER, "alpha=0.5", tmp_path)
+    assert spec.paper == ()
+    assert "All trials have alpha = 0.5. The paper's values are left out" in spec.note
+    assert [row.label for row in spec.rows] == ["Digits"]
+
+
+def test_a_row_is_named_after_the_data_set_of_the_command_line(tmp_path):
     paint(tmp_path / "mnist", "ab", 40)
-    spec, trials = resolved(file, settings, tmp_path)
-    assert {trial.row for trial in trials} == {row} == {row.label for row in spec.rows}
-    assert spec.name == name
+    spec, trials = comparing.resolve(load(), overrides=read_all([QUICK, 'dataset="./mnist"']))
+    assert {trial.row for trial in trials} == {"mnist"}
+    assert spec.name == "mnist"
 
 
-@pytest.mark.parametrize(
-    ("more", "settings", "words"),
-    [
-        (PARTITION, "alpha=0.5", r"setting `alpha` may be what the labels of the partitions say \(Dirichlet 0.1\)"),
-        ("", 'inference="classifier"', 'setting `inference` is one of the method "Local'),
-    ],
-)
-def test_names_that_would_no_longer_be_true_are_refused(tmp_path, more, settings, words):
-    method = '[{ label = "Local (by its classifier)", strategy = "local", inference = "classifier" }]'
-    with pytest.raises(SettingError, match=words):
-        resolved(ONE_ROW.replace('["local"]', method) + more, settings, tmp_path)
+@pytest.mark.parametrize("settings", ["alpha=0.5", 'inference="discriminant"'])
+def test_a_setting_that_a_label_may_name_is_refused(tmp_path, settings):
+    with pytest.raises(SettingError, match=r"may be what a label .* says \(.*Local \(classifier\), Dirichlet 0.1\)"):
+        resolved(FILE + PARTITION, settings, tmp_path)
 
 
 # --- how it ends -------------------------------------------------------------------------------------------

@@ -4,10 +4,9 @@ import json
 import re
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import collect
+from protosphere.comparison.frame import choose_variants, collect
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
 from protosphere.comparison.trials import Trial
-from protosphere.comparison.variants import choose_variants
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import MAJORITY_UNWEIGHTED
 from protosphere.strategies import known_settings
@@ -20,9 +19,9 @@ CIFAR, MNIST = Entry("CIFAR-10", {"dataset": "cifar10"}), Entry("MNIST", {"datas
 
 def comparison(**changes):
     """Two methods on two data sets by the last accuracy, over three seeds."""
-    given = {"methods": METHODS, "datasets": (CIFAR, MNIST), "seeds": SEEDS, "metrics": (Metric("", "final"),)}
-    given["paper"] = (Printed("CIFAR-10", "FedProto", "final", 82.9),)
-    return ComparisonSpec("test", **(given | changes))
+    values = {"methods": METHODS, "datasets": (CIFAR, MNIST), "seeds": SEEDS, "metrics": (Metric("", "final"),)}
+    values["paper"] = (Printed("CIFAR-10", "FedProto", "final", 82.9),)
+    return ComparisonSpec("test", **(values | changes))
 
 
 def line(number, accuracy):
@@ -38,10 +37,12 @@ def line(number, accuracy):
     }
 
 
-def write_run(folder, settings, accuracy, floor=0.5):
+def write_run(folder, settings, accuracy, floor=0.5, validation=None):
     """A finished run whose accuracy rises to `accuracy` in two rounds."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [line(0, 0.1), line(1, accuracy / 2), line(2, accuracy)]
+    if validation is not None:
+        lines[-1]["evaluation"]["rules"]["local-prototypes"]["validation"] = {"mean": validation}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
@@ -68,7 +69,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
 
 
 def change_summary(folder, change):
-    """Change a finished run's summary: `change` gets it."""
+    """Change a finished run's summary by `change(summary)`."""
     path = folder / "summary.json"
     if path.exists():
         summary = json.loads(path.read_text())
@@ -76,27 +77,23 @@ def change_summary(folder, change):
         path.write_text(json.dumps(summary))
 
 
-def trials_of(made):
-    """The trials of a comparison with settings of which nothing is checked."""
+def trials_of(spec):
+    """The trials of a comparison, with unchecked settings."""
     known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
-    return [
-        Trial(
-            re.sub(r"[^a-z0-9-]+", "-", f"{row.label}-{method.label}-{seed}".lower()),
-            row.label,
-            method.label,
-            seed,
-            known | method.settings | {"seed": seed, "clients": 2},
-        )
-        for row in made.rows
-        for method in made.methods
-        for seed in made.seeds
-    ]
+    trials = []
+    for row in spec.rows:
+        for method in spec.methods:
+            for seed in spec.seeds:
+                name = re.sub(r"[^a-z0-9-]+", "-", f"{row.label}-{method.label}-{seed}".lower())
+                settings = known | method.settings | {"seed": seed, "clients": 2}
+                trials.append(Trial(name, row.label, method.label, seed, settings))
+    return trials
 
 
-def folder_of(root, made, missing=()):
-    """A comparison's folder with a run for each trial on CIFAR-10 but for the missing ones, by method and seed."""
-    trials = trials_of(made)
-    folder = ComparisonFolder.create(made, trials, str(root))
+def folder_of(root, spec, missing=()):
+    """A comparison's folder with a run for each trial on CIFAR-10 but the missing ones, given as (method, seed)."""
+    trials = trials_of(spec)
+    folder = ComparisonFolder.create(spec, trials, str(root))
     for trial in trials:
         if trial.row == "CIFAR-10" and (trial.method, trial.seed) not in missing:
             accuracy = ACCURACIES[trial.method][trial.seed]
@@ -104,6 +101,6 @@ def folder_of(root, made, missing=()):
     return folder
 
 
-def finished(folder, made):
-    """The frame of the finished trials, of which tables and pictures are made."""
-    return choose_variants(made, collect(folder, made, trials_of(made)))[1]
+def finished(folder, spec):
+    """The frame of the finished trials."""
+    return choose_variants(spec, collect(folder, spec, trials_of(spec)))[1]

@@ -1,4 +1,4 @@
-"""What a comparison says that it costs, before it starts."""
+"""The estimate of a comparison's cost, before it starts."""
 
 import pytest
 from typer.testing import CliRunner
@@ -15,33 +15,25 @@ from protosphere.comparison.trials import expand
 QUICK = {"max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 
 
-def planned(**settings):
-    methods = (Entry("local", {"strategy": "local"} | settings), Entry("fedproto", {"strategy": "fedproto"} | settings))
-    digits = (Entry("digits", {"dataset": "digits"}),)
-    made = ComparisonSpec("test", methods, digits, seeds=(0, 1), settings=QUICK | {"rounds": 50})
-    return made, expand(made, {}, {})
-
-
 @pytest.mark.integration
-def test_it_is_that_of_a_round_times_all_rounds_and_leaves_nothing(home, monkeypatch):
-    seen = []
-    create = cost.ComparisonFolder.create
-    monkeypatch.setattr(cost.ComparisonFolder, "create", lambda *given: seen.append(create(*given)) or seen[-1])
-    found = estimate(*planned(), jobs=2)
-    assert (found.trials, found.jobs) == (4, 2)
+def test_it_is_the_cost_of_one_round_times_all_rounds(home):
+    methods = tuple(Entry(name, {"strategy": name}) for name in ("local", "fedproto"))
+    digits = (Entry("digits", {"dataset": "digits"}),)
+    spec = ComparisonSpec("test", methods, digits, seeds=(0, 1), settings=QUICK | {"rounds": 50})
+    estimated = estimate(spec, expand(spec, {}, {}), jobs=2)
+    assert (estimated.trials, estimated.jobs) == (4, 2)
     # 200 rounds of some milliseconds, two at a time
-    assert 0 < found.hours < 0.5
-    assert found.size > 4 * 10_000
-    assert not seen[0].path.exists()
+    assert 0 < estimated.hours < 0.5
+    assert estimated.size > 4 * 10_000
     assert not list((home / "clients").glob("*"))
-    assert str(found).startswith("4 trials, 2 at a time: about ")
+    assert str(estimated).startswith("4 trials, 2 at a time: about ")
     assert "2 hours" in str(Cost(1, 1.6, 1, 5))
 
 
 @pytest.mark.parametrize(
     ("words", "is_terminal", "asks"), [([], True, True), (["--yes"], True, False), ([], False, False)]
 )
-def test_a_preset_asks_on_a_terminal_alone(home, monkeypatch, words, is_terminal, asks):
+def test_a_preset_asks_only_on_a_terminal(home, monkeypatch, words, is_terminal, asks):
     ran = []
     monkeypatch.setattr(command, "_is_terminal", lambda: is_terminal)
     monkeypatch.setattr(cost, "estimate", lambda *given: Cost(1, 2.0, 1, 5))

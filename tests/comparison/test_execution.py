@@ -1,5 +1,4 @@
-"""Cells as processes and as tasks: how many at a time, what each of them is given, and what one that dies leaves. Ray
-itself is `make ray-check`'s."""
+"""Trials in processes and as tasks: how many at a time, and what one that dies leaves. `make ray-check` tests Ray."""
 
 import os
 import re
@@ -8,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -32,65 +32,36 @@ from protosphere.strategies import known_settings
 from tests.waiting import comes
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
-LOCAL = Entry("Local", {"strategy": "local"})
 
 
 @pytest.fixture
-def asked(tmp_path, home):
-    """asked(method, keep): the comparison's folder, its cell, and what a process is told of it."""
-
-    def make(method=LOCAL, keep=False):
-        comparison = ComparisonSpec(
-            "test", (method,), (Entry("Digits", {"dataset": "digits"}),), seeds=(0,), settings=QUICK
-        )
-        (cell,) = expand(comparison, {}, {})
-        folder = ComparisonFolder.create(comparison, [cell], str(tmp_path / "results"))
-        folder.of(cell).mkdir(parents=True)
-        return folder, cell, Order(cell.settings, cell.clients, str(folder.of(cell)), keep_models=keep)
-
-    return make
+def ordered(tmp_path, home):
+    """A comparison's folder, its trial, and the order to run it."""
+    digits = Entry("Digits", {"dataset": "digits"})
+    spec = ComparisonSpec("test", (Entry("Local", {"strategy": "local"}),), (digits,), seeds=(0,), settings=QUICK)
+    (trial,) = expand(spec, {}, {})
+    folder = ComparisonFolder.create(spec, [trial], str(tmp_path / "results"))
+    folder.of(trial).mkdir(parents=True)
+    return folder, trial, Order(trial.settings, str(folder.of(trial)))
 
 
-# --- one cell ---------------------------------------------------------------------------------------------------
+# --- one trial --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_cell_leaves_its_run_in_the_comparison_and_no_model_unless_asked(asked, home, keep):
-    folder, cell, order = asked(keep=keep)
-    assert perform(order) == ""
-    run = folder.run_of(cell)
+@pytest.mark.parametrize("keep_models", [False, True])
+def test_a_trial_leaves_its_run_and_models_only_if_asked(ordered, home, keep_models):
+    folder, trial, order = ordered
+    assert perform(replace(order, keep_models=keep_models)) == ""
+    run = folder.run_of(trial)
     assert run is not None
-    assert [path.name for path in (home / "clients").iterdir()] == ([run.name] if keep else [])
-    said = (folder.of(cell) / OUTPUT).read_text().splitlines()
-    assert said[0] == f"on {socket.gethostname()}, process {os.getpid()}"
-    assert said[1:] == (run / "run.log").read_text().splitlines()
+    assert [path.name for path in (home / "clients").iterdir()] == ([run.name] if keep_models else [])
+    first, *lines = (folder.of(trial) / OUTPUT).read_text().splitlines()
+    assert first == f"on {socket.gethostname()}, process {os.getpid()}"
+    assert lines == (run / "run.log").read_text().splitlines()
 
 
-class Ending:
-    """A process and its pipe: its answer comes, and it ends, as soon as the pipe was looked at."""
-
-    is_over = False
-    exitcode = 0
-
-    def is_alive(self):
-        return not self.is_over
-
-    def poll(self):
-        was_over, self.is_over = self.is_over, True
-        return was_over
-
-    def recv(self):
-        return ""
-
-
-def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
-    _, _, order = asked()
-    executor, ending = Processes([{}]), Ending()
-    assert [executor.failure((ending, ending, order)) for _ in range(2)] == [None, ""]
-
-
-def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked):
-    folder, _, order = asked()
+def test_a_node_without_the_comparison_s_folder_refuses_by_its_name(ordered):
+    folder, _, order = ordered
     shutil.rmtree(folder.path)
     reason = perform(order)
     assert order.place in reason
@@ -126,9 +97,9 @@ def test_a_trial_after_one_that_was_killed_or_broke_is_that_of_a_process_of_its_
     (tmp_path / "deadly.py").write_text(DEADLY)
     method = Entry("deadly", {"strategy": f"{tmp_path}/deadly.py"})
     digits = (Entry("Digits", {"dataset": "digits"}),)
-    made = ComparisonSpec("deadly", (method,), digits, seeds=(1, 2, 3, 4), settings=QUICK)
-    trials = expand(made, {}, {})
-    folder = ComparisonFolder.create(made, trials, str(tmp_path / "results"))
+    spec = ComparisonSpec("deadly", (method,), digits, seeds=(1, 2, 3, 4), settings=QUICK)
+    trials = expand(spec, {}, {})
+    folder = ComparisonFolder.create(spec, trials, str(tmp_path / "results"))
     lines = []
     killed, broken, *whole = run_trials(folder, trials, Processes([{}]), lines.append)
     assert lines[0].startswith("1/4 Digits | deadly | seed 1: failed: it ended with exit code -9")
@@ -164,10 +135,10 @@ def test_a_script_without_a_guard_for_its_main_module_compares_once_and_leaves_n
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.DEVNULL)
     try:
         assert comes(lambda: any(tmp_path.glob("killed/*/trials/*/*/metrics.jsonl")))
-        begun = psutil.Process(process.pid).children(recursive=True)
-        assert begun
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
         process.send_signal(signal.SIGKILL)
-        assert comes(lambda: not any(each.is_running() for each in begun))
+        assert comes(lambda: not any(each.is_running() for each in children))
     finally:
         process.kill()
 
@@ -184,8 +155,8 @@ def trials_on(device, number):
     ("cores", "gpus", "visible", "trials", "jobs", "workers", "expected"),
     [
         (8, 0, None, 20, None, 1, [""] * 8),
-        (8, 0, None, 3, None, 1, [""] * 3),  # no more than there are trials
-        (2, 0, None, 9, 4, 1, [""] * 4),  # more than there are cores: as asked
+        (8, 0, None, 3, None, 1, [""] * 3),  # as many as there are trials
+        (2, 0, None, 9, 4, 1, [""] * 4),  # as asked
         (16, 0, None, 20, None, 4, [""] * 4),
         (16, 1, None, 6, None, 1, ["0"]),
         (16, 2, None, 6, 3, 1, ["0", "1", "0"]),

@@ -1,4 +1,4 @@
-"""From hand-made runs to a comparison's numbers and files, held against numpy."""
+"""From hand-made runs to a comparison's numbers and files, against numpy."""
 
 import csv
 import json
@@ -15,34 +15,37 @@ from protosphere.comparison.frame import (
     curve_of,
     differences,
     differences_csv,
+    for_file,
     gains_of_exchange,
+    lacks_controls,
     means_of,
-    select_means,
     summarise,
     value_of,
-    without_control,
 )
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import Entry, Metric
-from protosphere.comparison.trials import expand
 from tests.comparison.fabricated import CIFAR, SEEDS, comparison, finished, folder_of, line, trials_of
 
 
+def csv_of(folder, spec):
+    return as_csv(for_file(collect(folder, spec, trials_of(spec))))
+
+
 @pytest.mark.parametrize("values", [(0.8, 0.7, 0.9), (0.1, 0.1), (0.2, None, 0.6, 0.4)])
-def test_mean_and_spread_are_numpys_sample_ones(values):
+def test_mean_and_deviation_are_those_of_a_sample(values):
     known = np.array([value for value in values if value is not None])
-    found = summarise(values)
-    assert found.mean == pytest.approx(known.mean(), rel=1e-12)
-    assert found.std == pytest.approx(known.std(ddof=1), rel=1e-12)
-    assert found.seeds == known.size
-    assert summarise(values[:1]) == MeanStd(values[0], None, 1), "of one there is no spread"
+    over_seeds = summarise(values)
+    assert over_seeds.mean == pytest.approx(known.mean(), rel=1e-12)
+    assert over_seeds.std == pytest.approx(known.std(ddof=1), rel=1e-12)
+    assert over_seeds.seeds == known.size
+    assert summarise(values[:1]) == MeanStd(values[0], None, 1)
     assert summarise([None]) is summarise([]) is None
 
 
 def test_means_are_those_of_the_finished_trials(tmp_path):
-    made = comparison()
-    table = means_of(made, finished(folder_of(tmp_path, made, {("FedProto", 2)}), made))
+    spec = comparison()
+    table = means_of(spec, finished(folder_of(tmp_path, spec, {("FedProto", 2)}), spec))
     assert table[["row", "method", "seeds"]].values.tolist() == [
         *(["CIFAR-10", "FedProto", 2], ["CIFAR-10", "Proto_Norm", 3]),
         *(["MNIST", "FedProto", 0], ["MNIST", "Proto_Norm", 0]),
@@ -52,40 +55,44 @@ def test_means_are_those_of_the_finished_trials(tmp_path):
     assert table["wire"].tolist() == pytest.approx([600, 600, np.nan, np.nan], nan_ok=True)
 
 
-def test_a_metric_is_a_rule_and_a_figure_of_the_summary(tmp_path):
-    made = comparison()
-    place = folder_of(tmp_path, made)
-    summary = json.loads((place.run_of(trials_of(made)[0]) / "summary.json").read_text())
-    values = {
-        Metric(): 0.8,
-        Metric("", "client-best"): 0.99,
-        Metric("", "selected"): None,
-        Metric("classifier", "final"): 0.4,
-        Metric("ensemble", "last-5"): 0.2,
-        Metric("discriminant", "final"): None,
-        Metric("", "final-unweighted"): 0.45,
-        Metric("", "macro"): 0.55,
-        Metric("domain", "usps"): 0.6,
-        Metric("domain", "svhn"): None,
-        Metric("domain-unweighted", "usps"): 0.65,
-    }
-    assert {metric: value_of(summary, metric) for metric in values} == values
-    assert value_of({}, Metric("ensemble", "best")) is None
-    del summary["classes"]
-    assert value_of(summary, Metric("", "macro")) is None, "where clients do not report classes"
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        (Metric(), 0.8),
+        (Metric("", "client-best"), 0.99),
+        (Metric("", "selected"), None),
+        (Metric("classifier", "final"), 0.4),
+        (Metric("ensemble", "last-5"), 0.2),
+        (Metric("discriminant", "final"), None),
+        (Metric("", "final-unweighted"), 0.45),
+        (Metric("", "macro"), 0.55),
+        (Metric("domain", "usps"), 0.6),
+        (Metric("domain", "svhn"), None),
+        (Metric("domain-unweighted", "usps"), 0.65),
+    ],
+    ids=str,
+)
+def test_a_metric_is_a_value_of_the_summary(tmp_path, metric, value):
+    spec = comparison()
+    summary = json.loads((folder_of(tmp_path, spec).run_of(trials_of(spec)[0]) / "summary.json").read_text())
+    assert value_of(summary, metric) == value
+
+
+# --- curves --------------------------------------------------------------------------------------------------
 
 
 def test_a_curve_has_the_bytes_of_training_up_to_each_evaluation():
     lines = [line(0, 0.3), line(1, 0.5), line(2, 0.4)]
-    assert list(curve_of(lines, "local-prototypes").itertuples(name=None)) == [
-        *((0, 0.3, 0, 0), (1, 0.5, 200, 300), (2, 0.4, 400, 600))
-    ]
-    assert curve_of(lines, "classifier")["accuracy"].tolist() == [0.15, 0.25, 0.2]
-    assert curve_of(lines, "discriminant").empty
-    # evaluated every other round, and the ensemble on its own rounds
+    curve = curve_of(lines, Metric(), "local-prototypes")
+    assert list(curve.itertuples(name=None)) == [(0, 0.3, 0, 0), (1, 0.5, 200, 300), (2, 0.4, 400, 600)]
+    assert curve_of(lines, Metric("classifier"), "local-prototypes")["accuracy"].tolist() == [0.15, 0.25, 0.2]
+    assert curve_of(lines, Metric(), "discriminant").empty
+    # evaluated every other round, and the ensemble in rounds of its own
     sparse = [line(0, 0.3), {"round": 1, "bytes": lines[1]["bytes"]}, line(2, 0.5) | {"ensemble": {"accuracy": 0.7}}]
-    assert list(curve_of(sparse, "local-prototypes").itertuples(name=None)) == [(0, 0.3, 0, 0), (2, 0.5, 400, 600)]
-    assert list(curve_of(sparse, "ensemble").itertuples(name=None)) == [(2, 0.7, 400, 600)]
+    curve = curve_of(sparse, Metric(), "local-prototypes")
+    assert list(curve.itertuples(name=None)) == [(0, 0.3, 0, 0), (2, 0.5, 400, 600)]
+    ensemble = curve_of(sparse, Metric("ensemble", "final"), "local-prototypes")
+    assert list(ensemble.itertuples(name=None)) == [(2, 0.7, 400, 600)]
 
 
 @pytest.mark.parametrize(
@@ -104,87 +111,81 @@ def test_a_curve_is_averaged_over_clients_as_its_metric_is(metric, accuracies):
     evaluation = {"rules": {"classifier": {"test": figures}}}
     evaluation["domains"] = {"usps": {"classifier": {"test": figures | {"mean": 0.7, "plain_mean": 0.6}}}}
     lines = [line(1, 0.5) | {"evaluation": evaluation}]
-    assert curve_of(select_means(metric, lines), "classifier")["accuracy"].tolist() == accuracies
+    assert curve_of(lines, metric, "classifier")["accuracy"].tolist() == accuracies
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):
-    made = comparison()
-    found = finished(folder_of(tmp_path, made), made).query("method == 'FedProto'")["curve"].tolist()
-    curve = curves(found)
+    spec = comparison()
+    runs = finished(folder_of(tmp_path, spec), spec).query("method == 'FedProto'")["curve"].tolist()
+    curve = curves(runs)
     assert curve["mean"].tolist() == pytest.approx([0.1, 0.4, 0.8])
     assert curve["std"].iloc[2] == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
     assert curve["wire"].tolist() == [0, 300, 600]
-    assert curves([found[0], found[1][:2], found[2]])["round"].tolist() == [0, 1]
+    assert curves([runs[0], runs[1][:2], runs[2]])["round"].tolist() == [0, 1]
 
 
-def test_a_difference_is_significant_where_holms_correction_leaves_it():
-    """Three methods of which one is far from the baseline and one would be significant by itself alone."""
+# --- differences ---------------------------------------------------------------------------------------------
+
+
+def test_a_difference_is_significant_after_holms_correction_within_its_row():
+    """One method is far from the baseline, and one would be significant alone."""
     methods = tuple(Entry(name, {"strategy": "local"}) for name in ("base", "far", "near", "same"))
-    made = comparison(methods=methods, datasets=(CIFAR,), paper=())
+    spec = comparison(methods=methods, datasets=(CIFAR,), paper=())
     gaps = {"base": (0, 0, 0), "far": (0.1, 0.1001, 0.1002), "near": (0.01, 0.013, 0.019), "same": (0, 0.02, -0.01)}
-    lines = [("CIFAR-10", name, seed, 0.5 + gap) for name, values in gaps.items() for seed, gap in enumerate(values)]
+    lines = []
+    for name, values in gaps.items():
+        lines += [("CIFAR-10", name, seed, 0.5 + gap) for seed, gap in enumerate(values)]
     frame = pd.DataFrame(lines, columns=["row", "method", "seed", "metric: final"]).assign(strategy="local", encoder="")
-    table = differences(made, frame).set_index("method")
+    table = differences(spec, frame).set_index("method")
     assert table["p"]["far"] < 0.05 / 3
-    assert 0.05 / 2 < table["p"]["near"] < 0.05, "significant, if it were the only one"
+    assert 0.05 / 2 < table["p"]["near"] < 0.05
     assert table["significant"].to_dict() == {"far": True, "near": False, "same": False}
-    written = list(csv.DictReader(differences_csv(made, frame).splitlines()))
+    written = list(csv.DictReader(differences_csv(spec, frame).splitlines()))
     assert [row["significant"] for row in written] == ["True", "False", "False"]
-    # a correction is within one row: by a second row of the same figures a method that is significant alone stays so
-    two = frame[frame["method"].isin(["base", "near"])]
-    made_of_two = comparison(methods=(methods[0], methods[2]), paper=())
-    both = differences(made_of_two, pd.concat([two, two.assign(row="MNIST")]))
-    assert both["significant"].tolist() == [True, True]
+    two_methods = frame[frame["method"].isin(["base", "near"])]
+    spec_of_two = comparison(methods=(methods[0], methods[2]), paper=())
+    two_rows = differences(spec_of_two, pd.concat([two_methods, two_methods.assign(row="MNIST")]))
+    assert two_rows["significant"].tolist() == [True, True]
 
 
 def test_the_exchange_is_measured_against_local_with_the_same_encoder():
-    """Without such a row of `local` nothing is told, and that is said."""
-    labels = {"ours": "a", "ours (B)": "b", "ours (C)": "c", "alone (B)": "b", "alone": "a"}
-    strategies = {name: "local" if name.startswith("alone") else "protosphere" for name in labels}
-    methods = tuple(Entry(name, {"strategy": strategies[name]}) for name in labels)
-    made = comparison(methods=methods, datasets=(CIFAR,), paper=())
+    encoders = {"ours": "a", "ours (B)": "b", "ours (C)": "c", "alone (B)": "b", "alone": "a"}
+    strategies = {name: "local" if name.startswith("alone") else "protosphere" for name in encoders}
+    methods = tuple(Entry(name, {"strategy": strategies[name]}) for name in encoders)
+    spec = comparison(methods=methods, datasets=(CIFAR,), paper=())
     means = {"ours": 0.61, "ours (B)": 0.8, "ours (C)": 0.9, "alone (B)": 0.75, "alone": 0.55}
     lines = []
     for seed in SEEDS:
-        for name, encoder in labels.items():
+        for name, encoder in encoders.items():
             pool = None if name.startswith("alone") else means[name]
             lines.append(("CIFAR-10", name, seed, strategies[name], encoder, pool, means[name]))
     columns = ["row", "method", "seed", "strategy", "encoder", "pool final", "pool-local final"]
     frame = pd.DataFrame(lines, columns=columns)
-    gains = gains_of_exchange(made, frame).dropna(subset="difference").set_index("method")
+    gains = gains_of_exchange(spec, frame).set_index("method")
     assert gains["difference"].round(9).to_dict() == {"ours": 0.06, "ours (B)": 0.05}
     assert gains["baseline"].tolist() == ["alone: pool-local", "alone (B): pool-local"]
-    assert without_control(made, frame) == ["pool-local"]
-    assert without_control(made, frame[frame["method"] != "ours (C)"]) == []
+    assert lacks_controls(spec, frame)
+    assert not lacks_controls(spec, frame[frame["method"] != "ours (C)"])
 
 
-@pytest.mark.parametrize("place", ["overrides", "settings", "datasets", "partitions", "methods", ""])
-def test_the_encoder_is_that_of_the_trial_wherever_it_is_named(tmp_path, place):
-    """Where nothing names one it is the method's own."""
-    named = {"encoder": "handcrafted"}
-    given = {
-        "settings": {},
-        "datasets": (Entry("digits", {"dataset": "digits"} | (named if place == "datasets" else {})),),
-        "partitions": (Entry("iid", {"partition": "iid"} | (named if place == "partitions" else {})),),
-        "methods": tuple(
-            Entry(name, {"strategy": name} | (named if place == "methods" else {})) for name in ("local", "protosphere")
-        ),
-    }
-    if place == "settings":
-        given["settings"] = named
-    made = comparison(**given, seeds=(0,), paper=())
-    trials = expand(made, named if place == "overrides" else {}, {})
-    frame = collect(ComparisonFolder.create(made, trials, str(tmp_path)), made, trials)
-    assert frame["encoder"].tolist() == ["handcrafted" if place else "", "handcrafted"]
+def test_the_encoder_of_a_trial_is_the_named_one_or_the_methods_own(tmp_path):
+    methods = (
+        Entry("local", {"strategy": "local"}),
+        Entry("named", {"strategy": "local", "encoder": "handcrafted"}),
+        Entry("own", {"strategy": "protosphere"}),
+    )
+    spec = comparison(methods=methods, datasets=(CIFAR,), seeds=(0,), paper=())
+    trials = trials_of(spec)
+    frame = collect(ComparisonFolder.create(spec, trials, str(tmp_path)), spec, trials)
+    assert frame["encoder"].tolist() == ["", "handcrafted", "handcrafted"]
 
 
 # --- files --------------------------------------------------------------------------------------------------
 
 
 def test_the_csv_has_every_figure_of_every_trial(tmp_path):
-    made = comparison()
-    place = folder_of(tmp_path, made, {("FedProto", 1)})
-    rows = list(csv.DictReader(as_csv(collect(place, made, trials_of(made))).splitlines()))
+    spec = comparison()
+    rows = list(csv.DictReader(csv_of(folder_of(tmp_path, spec, {("FedProto", 1)}), spec).splitlines()))
     assert [row["status"] for row in rows] == ["completed", "missing", *["completed"] * 4, *["missing"] * 6]
     expected = {"row": "CIFAR-10", "method": "FedProto", "strategy": "fedproto", "seed": "0", "clients": "2"}
     expected |= {"metric: final": "0.8", "paper: final": str(82.9 / 100), "majority-class": "0.5", "validation": ""}
@@ -198,13 +199,13 @@ def test_the_csv_has_every_figure_of_every_trial(tmp_path):
 
 
 def test_all_files_are_written_from_what_is_finished(tmp_path):
-    made = comparison(title="A <b> & c")
-    place = folder_of(tmp_path, made)
-    (place.of(trials_of(made)[0]) / "run" / "report.html").write_text("")
-    written = write_all(place, made, trials_of(made))
+    spec = comparison(title="A <b> & c")
+    folder = folder_of(tmp_path, spec)
+    (folder.of(trials_of(spec)[0]) / "run" / "report.html").write_text("")
+    written = write_all(folder, spec, trials_of(spec))
     names = ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
     assert [path.name for path in written.paths] == names
-    page = (place.path / "report.html").read_text()
+    page = (folder.path / "report.html").read_text()
     for words in (
         "A &lt;b&gt; &amp; c",
         "6 of 12 trials finished: 2 data sets, 2 methods, 3 seeds (0, 1, 2). ",
@@ -214,17 +215,11 @@ def test_all_files_are_written_from_what_is_finished(tmp_path):
         assert words in page, words
     assert "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    # of the row that has runs
     plots = ("accuracy-over-bytes", "accuracy-over-rounds", "differences")
     files = [f"{name}-row1.{ending}" for name in plots for ending in ("csv", "svg")]
-    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == files
-    with (place.path / "pictures" / "accuracy-over-bytes-row1.csv").open(newline="") as file:
-        own = [row for row in csv.DictReader(file) if row["method"] == "FedProto"]
-    assert [(row["payload (bytes)"], row["wire (bytes)"]) for row in own] == [
-        ("0.0", "0.0"),
-        ("200.0", "300.0"),
-        ("400.0", "600.0"),
-    ]
+    assert sorted(path.name for path in (folder.path / "pictures").iterdir()) == files
+    numbers = pd.read_csv(folder.path / "pictures" / "accuracy-over-bytes-row1.csv").query("method == 'FedProto'")
+    assert numbers[["payload (bytes)", "wire (bytes)"]].values.tolist() == [[0, 0], [200, 300], [400, 600]]
 
 
 def test_a_conclusion_says_what_chance_explains(tmp_path):
@@ -235,14 +230,13 @@ def test_a_conclusion_says_what_chance_explains(tmp_path):
 
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(tmp_path):
     evil = '=HYPERLINK("http://x","y")'
-    made = comparison(
+    spec = comparison(
         methods=(Entry(evil, {"strategy": "fedproto"}), Entry("+1", {"strategy": "protonorm"})),
         datasets=(Entry("@x", {"dataset": "cifar10"}),),
         paper=(),
     )
-    place = ComparisonFolder(folder_of(tmp_path, comparison()).path)
-    for text in (as_csv(collect(place, made, trials_of(made))), differences_csv(made, finished(place, made))):
-        rows = list(csv.reader(text.splitlines()))
-        assert len(rows) > 1
-        assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
-        assert any(cell == f"'{evil}" for row in rows for cell in row)
+    folder = ComparisonFolder(folder_of(tmp_path, comparison()).path)
+    for text in (csv_of(folder, spec), differences_csv(spec, finished(folder, spec))):
+        cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
+        assert f"'{evil}" in cells

@@ -1,10 +1,10 @@
-"""The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
+"""The comparison's file, and the parts that the command line selects. tests/test_refusals.py has what is refused."""
 
 from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.spec import Metric, Row, load, narrow, parse_metric, read
+from protosphere.comparison.spec import Entry, Metric, Printed, load, narrow, parse_metric, read
 from protosphere.core.errors import SettingError
 
 FILE = """
@@ -20,6 +20,7 @@ protonorm.iterations = 7
 [[datasets]]
 label = "Digits"
 dataset = "digits"
+methods.norm = { protonorm.gamma = 6.0 }
 
 [[datasets]]
 label = "CIFAR-10"
@@ -43,73 +44,56 @@ accuracy = { Norm = 88.56 }
 
 
 @pytest.fixture
-def file(tmp_path):
-    """file(text): a comparison of that text, with `replaced` old words by new ones."""
-
-    def write(text=FILE, **replaced):
-        for old, new in replaced.items():
-            text = text.replace(old, new)
-        (tmp_path / "table.toml").write_text(text)
-        return tmp_path / "table.toml"
-
-    return write
+def spec(tmp_path):
+    """The comparison of `FILE`."""
+    (tmp_path / "table.toml").write_text(FILE)
+    return read(tmp_path / "table.toml")
 
 
-def test_a_file_says_all_of_a_comparison(file):
-    found = read(file())
-    assert (found.name, found.title, found.seeds) == ("table", "A table", (3, 1))
-    assert found.metrics == (Metric("", "last-5"), Metric("ensemble", "final"))
-    assert found.settings == {"rounds": 4, "protonorm.iterations": 7}
-    assert [(m.label, m.settings) for m in found.methods] == [
-        ("local", {"strategy": "local"}),
-        ("Norm", {"strategy": "protonorm", "protonorm.gamma": 5.0}),
-    ]
-    assert [row.label for row in found.rows] == ["Digits, skewed", "Digits, even", "CIFAR-10, skewed", "CIFAR-10, even"]
-    assert found.datasets[1].base == "protonorm-cifar10"
-    assert found.datasets[1].missing == "ask for it"
-    (printed,) = found.paper
-    assert (printed.row, printed.method, printed.metric, printed.accuracy) == (
-        "Digits, even",
-        "Norm",
-        "ensemble final",
-        88.56,
+def test_a_file_describes_a_comparison(spec):
+    assert (spec.name, spec.title, spec.seeds) == ("table", "A table", (3, 1))
+    assert spec.metrics == (Metric("", "last-5"), Metric("ensemble", "final"))
+    assert spec.settings == {"rounds": 4, "protonorm.iterations": 7}
+    assert spec.methods == (
+        Entry("local", {"strategy": "local"}),
+        Entry("Norm", {"strategy": "protonorm", "protonorm.gamma": 5.0}),
     )
+    assert spec.datasets == (
+        # the method by its label, however it is spelt
+        Entry("Digits", {"dataset": "digits"}, methods={"Norm": {"protonorm.gamma": 6.0}}),
+        Entry("CIFAR-10", base="protonorm-cifar10", missing="ask for it"),
+    )
+    assert [row.label for row in spec.rows] == ["Digits, skewed", "Digits, even", "CIFAR-10, skewed", "CIFAR-10, even"]
+    assert spec.paper == (Printed("Digits, even", "Norm", "ensemble final", 88.56),)
 
 
-# --- narrowing ----------------------------------------------------------------------------------------
-
-
-def test_a_part_is_chosen_by_label_data_set_strategy_or_path(file, tmp_path, monkeypatch):
+def test_a_part_is_selected_by_label_data_set_strategy_or_path(spec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from protosphere.strategies.fedproto import METHOD")
-    whole = read(file())
-    found = narrow(
-        whole, methods="norm,fedproto,./mine.py", datasets="cifar10", partitions="even", seeds="7,0", metric="best"
+    part = narrow(
+        spec, methods="norm,fedproto,./mine.py", datasets="cifar10", partitions="even", seeds="7,0", metric="best"
     )
-    assert [(m.label, m.settings["strategy"]) for m in found.methods] == [
+    assert [(entry.label, entry.settings["strategy"]) for entry in part.methods] == [
         *(("Norm", "protonorm"), ("fedproto", "fedproto"), ("./mine.py", "./mine.py"))
     ]
-    assert [row.label for row in found.rows] == ["CIFAR-10, even"]
-    assert (found.seeds, found.metrics) == ((7, 0), (Metric("", "best"),))
-    assert narrow(whole) == whole
+    assert [row.label for row in part.rows] == ["CIFAR-10, even"]
+    assert (part.seeds, part.metrics) == ((7, 0), (Metric("", "best"),))
+    assert narrow(spec) == spec
     with pytest.raises(SettingError, match=r"'gone\.py' cannot be read"):
-        narrow(whole, methods="norm,./gone.py")
+        narrow(spec, methods="norm,./gone.py")
 
 
-def test_without_a_file_there_are_four_methods_on_any_data():
-    found = load()
-    assert [method.label for method in found.methods] == ["local", "frame", "fedproto", "protonorm"]
-    assert (found.rows, found.seeds, found.metrics) == ([Row(found.datasets[0])], (0, 1, 2), (Metric(),))
-    own = narrow(found, datasets="digits,../photos", own_data=True)
-    assert [(row.label, row.dataset.settings["dataset"]) for row in own.rows] == [
+def test_without_a_file_four_methods_run_on_any_data():
+    spec = narrow(load(), datasets="digits,../photos", own_data=True)
+    assert [method.label for method in spec.methods] == ["local", "frame", "fedproto", "protonorm"]
+    assert (spec.name, spec.seeds, spec.metrics) == ("digits-photos", (0, 1, 2), (Metric(),))
+    assert [(row.label, row.dataset.settings["dataset"]) for row in spec.rows] == [
         *(("digits", "digits"), ("photos", "../photos"))
     ]
-    assert own.name == "digits-photos"
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["headline", "classifier best", "ensemble best", "macro", "domain mnist-m", "domain-unweighted Real World"],
+    "text", ["headline", "classifier best", "ensemble best", "macro", "domain mnist-m", "domain-unweighted Real World"]
 )
 def test_a_metric_is_written_as_it_is_read(text):
     assert str(parse_metric(text)) == text
@@ -127,8 +111,9 @@ def test_the_baseline_is_the_one_named_else_local_else_the_first(methods, baseli
     assert narrow(load(), methods=methods, baseline=baseline).baseline_label == expected
 
 
-def test_the_docs_show_a_file_that_works(file):
+def test_the_file_in_the_docs_works(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
-    found = read(file(page.split("```toml\n")[1].split("```")[0]))
-    assert [row.label for row in found.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
-    assert found.paper[0].method == found.methods[1].label
+    (tmp_path / "table.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    spec = read(tmp_path / "table.toml")
+    assert [row.label for row in spec.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
+    assert spec.paper[0].method == spec.methods[1].label
