@@ -551,8 +551,8 @@ MUTANTS = {
     ),
     "a wrong cell let through": Mutant(
         D + "forms/table_schema.py",
-        "if wrong.any() and not alone:",
-        "if wrong.all() and not alone:",
+        "if wrong.any() and not independent:",
+        "if wrong.all() and not independent:",
         "tests/data/test_refusals.py",
     ),
     "classes in the order of their names turned round": Mutant(
@@ -629,8 +629,8 @@ MUTANTS = {
     ),
     "a private row that refuses the others": Mutant(
         D + "forms/images.py",
-        "if alone and not _is_readable(stored):",
-        "if alone and stored is None:",
+        "if independent and not _is_readable(stored):",
+        "if independent and stored is None:",
         "tests/data/test_independent_rows.py",
     ),
     "an image that lies on its side": Mutant(
