@@ -573,6 +573,18 @@ MUTANTS = {
         r'r"^(-?[0-9]+)\.1+$"',
         "tests/data/test_tables.py",
     ),
+    "stored sites in the order of their letters": Mutant(
+        D + "forms/labels.py",
+        "key=None if are_strings else int",
+        "key=None",
+        "tests/data/test_tables.py -k sites",
+    ),
+    "class numbers beside a list read as names": Mutant(
+        D + "forms/labels.py",
+        "is_position = are_positions and not isinstance(value, str | bytes)",
+        "is_position = False",
+        "tests/data/test_tables.py -k positions",
+    ),
     "a patient on two sides of a split": Mutant(
         D + "partition/units.py",
         "return np.sort(self.rows[_mark(units, len(self))[self.unit_of_row]])",
