@@ -193,12 +193,12 @@ def client_data(
         encode: the tokenizer; None for a model that takes images or numbers.
     """
     device = torch.device(device)
-    is_own = data_path is not None
-    if not is_own and not 0 <= partition < spec.clients:
+    is_single = data_path is not None
+    if not is_single and not 0 <= partition < spec.clients:
         raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
     data = open_data(spec, cache_dir, data_path)
-    rows = assignment(spec, data, cache_dir, own=is_own)
-    client = 0 if is_own else partition
+    rows = assignment(spec, data, cache_dir, single=is_single)
+    client = 0 if is_single else partition
     train = rows.train[client]
     return ClientData(
         train=rows_of(data, train, device, encode),
@@ -206,8 +206,8 @@ def client_data(
         validation=rows_of(data, rows.validation[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode, train),
-        domain=domain_of(data, rows.held_by(client)),
-        name="" if is_own else name_of(spec, data, rows.held_by(client)),
+        domain=domain_of(data, rows.rows_of(client)),
+        name="" if is_single else name_of(spec, data, rows.rows_of(client)),
         groups=None if data.groups is None else torch.from_numpy(data.groups[train]),
     )
 

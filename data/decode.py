@@ -53,7 +53,7 @@ def data_key(spec: DataSpec) -> str:
         content = [place.name, os.path.realpath(place.name), place.class_names, place.state()]
     elif place == "spiral":
         content = [place, spec.spiral_noise, spec.spiral_points, spec.seed]
-    return make_key([content, asdict(spec.columns), spec.image_size, spec.alone, spec.listed])
+    return make_key([content, asdict(spec.columns), spec.image_size, spec.independent, spec.listed])
 
 
 def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Samples:
@@ -76,7 +76,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         begin = time.perf_counter()
         with explaining(spec.dataset, cache_dir):
             samples = _read(spec, target, cache_dir)
-        if not len(samples.labels) and not spec.alone:
+        if not len(samples.labels) and not spec.independent:
             raise DataError(f"data set {samples.name!r} has no samples: give it at least one.")
         _log.info("decoded %s: %d samples in %.1f s", spec.dataset, len(samples.labels), time.perf_counter() - begin)
         return samples
@@ -105,16 +105,16 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
     if isinstance(place, Folder):
         refuse_unlisted(place, spec.listed)
         if place.format == "arrays":
-            return _resize(spec, read_arrays(place.train[0], place.class_names, columns, spec.alone))
+            return _resize(spec, read_arrays(place.train[0], place.class_names, columns, spec.independent))
         if place.format == "images":
             _refuse_columns(spec, *columns.named)
         return read_tables(
-            open_folder(place, spec.alone),
+            open_folder(place, spec.independent),
             columns,
             target,
             image_size=spec.image_size,
             site=bool(spec.listed),
-            alone=spec.alone,
+            independent=spec.independent,
         )
     if place not in BUILT_IN:
         return read_hub(place, columns, target, cache_dir, spec.image_size)

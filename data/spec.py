@@ -50,7 +50,7 @@ class DataSpec:
     code: OwnCode | None = None
 
     @property
-    def alone(self) -> bool:
+    def independent(self) -> bool:
         """Whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else."""
         return bool(self.secret)
 

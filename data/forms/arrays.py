@@ -28,7 +28,7 @@ _NAMES = ("x", "y", "x_test", "y_test", "classes", "axes")
 _BLOCK = 4096  # rows
 
 
-def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Samples:
+def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, independent: bool = False) -> Samples:
     """The samples of a `.npz` file; arguments as in `arrange`."""
     for setting, column in columns.named.items():
         if setting in ("text-column", "label-column"):
@@ -38,7 +38,7 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
     array_names = [*_NAMES, *columns.extra, *(name + _TEST for name in columns.extra)]
     arrays, other_names = _load_archive(path, array_names)
     _refuse_misnamed(str(path), other_names)
-    return arrange(str(path), arrays, class_names, columns, alone)
+    return arrange(str(path), arrays, class_names, columns, independent)
 
 
 def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, bool]:
@@ -84,14 +84,14 @@ def arrange(
     arrays: Mapping[str, np.ndarray],
     class_names: tuple[str, ...] = (),
     columns: Columns = USUAL,
-    alone: bool = False,
+    independent: bool = False,
 ) -> Samples:
     """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as samples.
 
     Args:
         name: the data set's, for messages. class_names: they go before `classes`.
         columns: the names of the arrays with groups and sites.
-        alone: whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else.
+        independent: judge each row by itself: one that cannot be used is left out, and decides on nothing else.
     """
     has_test = "x_test" in arrays or "y_test" in arrays
     ends = ["", _TEST] if has_test else [""]
@@ -107,7 +107,7 @@ def arrange(
         raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
     finite = [finite_rows(x) for x in inputs]
     for end, x, rows in zip(ends, inputs, finite, strict=True):
-        if not (alone or rows.all()):
+        if not (independent or rows.all()):
             raise _describe_infinite(name, "x" + end, x, int(rows.argmin()))
 
     listed = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
@@ -117,7 +117,9 @@ def arrange(
     parts = {}
     for key in ("y", *columns.extra):
         parts[key] = [_to_arrow(name, key + end, arrays, len(x)) for end, x in zip(ends, inputs, strict=True)]
-    keys = read_keys(name, parts, "y", columns, class_names, len(inputs[0]), are_positions=bool(listed), alone=alone)
+    keys = read_keys(
+        name, parts, "y", columns, class_names, len(inputs[0]), are_positions=bool(listed), independent=independent
+    )
     usable = keys.are_usable & np.concatenate(finite)
     x = np.concatenate(inputs) if has_test else inputs[0]
     return Samples(

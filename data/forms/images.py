@@ -66,27 +66,27 @@ def _describe_unreadable(name: str, error: Exception) -> DataError:
     return DataError(f"{name} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
 
 
-def decode_images(images: Images, target: Path, image_size: int = 0, alone: bool = False) -> np.ndarray:
+def decode_images(images: Images, target: Path, image_size: int = 0, independent: bool = False) -> np.ndarray:
     """Write images to the array file `target`, (n, C, H, W) uint8: one channel if all are grey, else three.
 
     Args:
         images: their headers are read first, and then their pixels.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
-        alone: an unreadable image is left out, and no image decides on the channels: they are three.
+        independent: an unreadable image is left out, and no image decides on the channels: they are three.
 
     Returns:
         The numbers of the rows that were written, (n,) int64.
 
     Raises:
         DataError: an unreadable image, or, without `image_size`, images of several sizes.
-        UnsizedError: `alone` without `image_size`, before any image is looked at.
+        UnsizedError: `independent` without `image_size`, before any image is looked at.
     """
-    if alone and not image_size:
+    if independent and not image_size:
         raise UnsizedError("setting `image-size` is 0; under `privacy` a site's own images need one.")
     rows: list[int] = []
-    grey, size, first = not alone, (0, 0), ""
+    grey, size, first = not independent, (0, 0), ""
     for row, place, stored in images():
-        if alone and not _is_readable(stored):
+        if independent and not _is_readable(stored):
             continue
         image = open_image(place, stored)
         if not rows:

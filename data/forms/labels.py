@@ -176,7 +176,7 @@ def read_keys(
     train_rows: int,
     *,
     are_positions: bool = False,
-    alone: bool = False,
+    independent: bool = False,
 ) -> Keys:
     """The labels, groups and sites of all rows.
 
@@ -184,17 +184,17 @@ def read_keys(
         parts: each column's pieces, those of the training rows first. label: the name of the labels' column.
         class_names: the known names, () for none. are_positions: whether stored numbers are class numbers, whatever
             the names are.
-        alone: whether each row is judged by itself, so that a bad one is refused by nobody.
+        independent: whether each row is judged by itself, so that a bad one is refused by nobody.
     """
 
     def read(column: str) -> KeyColumn:
         return KeyColumn.of(data_set, column, parts[column], train_rows)
 
     key = read(label)
-    if not class_names and not alone and len(key.codes):
+    if not class_names and not independent and len(key.codes):
         class_names = _name_classes(key)
     labels = key.number(numbering(class_names, are_positions))
-    if not alone:
+    if not independent:
         key.refuse(labels, "label", len(class_names))
     numbers: dict[str, np.ndarray] = {}
     site_names: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ def read_keys(
         are_strings = any(isinstance(value, str) for value in key.values)
         ordered = sorted(key.words, key=None if are_strings else int)
         numbers[column] = key.number(_positions(ordered))
-        if not alone:
+        if not independent:
             key.refuse(numbers[column], "group")
         if column == columns.partition:
             site_names = tuple(ordered)

@@ -132,13 +132,13 @@ class TableSchema:
         return cls(tuple(columns))
 
     def encode(
-        self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, alone: bool = False
+        self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """The features of rows, (n, F) float32 with NaN for a missing number; and which rows can be used, (n,) bool.
 
         Args:
             name, train_rows: as in `fit`. table: some rows of all columns. first: the number of the first one.
-            alone: a cell that its column does not allow makes its row unusable, and is not refused.
+            independent: a cell that its column does not allow makes its row unusable, and is not refused.
         """
         parts = [np.zeros((table.num_rows, 0), np.float32)]
         usable = np.ones(table.num_rows, dtype=bool)
@@ -146,7 +146,7 @@ class TableSchema:
             cells = table.column(column.name)
             _refuse_odd_type(name, column.name, cells.type)
             features, wrong = column.encode(cells)
-            if wrong.any() and not alone:
+            if wrong.any() and not independent:
                 row = int(wrong.argmax())
                 place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
                 raise _describe_wrong_cell(place, column.kind, cells[row].as_py())

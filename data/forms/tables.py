@@ -47,18 +47,18 @@ class TableSource:
     domain_of_part: Sequence[int] = ()
 
 
-def open_folder(folder: Folder, alone: bool = False) -> TableSource:
+def open_folder(folder: Folder, independent: bool = False) -> TableSource:
     """The tables of a folder, or its images as tables of paths.
 
     Args:
-        alone: whether each row is judged by itself.
+        independent: whether each row is judged by itself.
     """
     is_images = folder.format == "images"
 
     def open_files(paths: Sequence[Path]) -> list[TablePart]:
         if is_images:
             return [_open_images(folder, paths)]
-        return [open_table(path, skips_ragged=alone) for path in paths]
+        return [open_table(path, skips_ragged=independent) for path in paths]
 
     return TableSource(
         folder.name,
@@ -109,14 +109,14 @@ def read_tables(
     *,
     image_size: int = 0,
     site: bool = False,
-    alone: bool = False,
+    independent: bool = False,
 ) -> Samples:
     """The samples of tables; images and texts are written to the folder `target`.
 
     Args:
         columns: those that settings name. image_size: H and W of images, 0 for their own.
         site: whether the tables are a site's, so that numbers need a columns.json.
-        alone: whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else.
+        independent: judge each row by itself: one that cannot be used is left out, and decides on nothing else.
     """
     first, parts = source.train[0], [*source.train, *source.test]
     kind, inputs = _find_inputs(source, columns, site)
@@ -142,15 +142,15 @@ def read_tables(
         source.class_names or noted_names,
         train_rows,
         are_positions=source.are_positions or bool(noted_names),
-        alone=alone,
+        independent=independent,
     )
     if source.domain_of_part:
         sizes = [table.num_rows for table in tables]
         keys = replace(keys, domains=np.repeat(source.domain_of_part, sizes).astype(np.int64))
     if kind == NUMBERS:
-        return _read_numbers(source.name, [table.select(feature_names) for table in tables], keys, schema, alone)
+        return _read_numbers(source.name, [table.select(feature_names) for table in tables], keys, schema, independent)
     if kind == TEXTS:
-        return _read_texts(source.name, parts, inputs, keys, target, alone)
+        return _read_texts(source.name, parts, inputs, keys, target, independent)
 
     def images() -> Iterator[tuple[int, str, Stored]]:
         for row, place, part, cell in _cells(source.name, parts, inputs, keys):
@@ -159,7 +159,7 @@ def read_tables(
                 stored = read_file(stored["path"])
             yield row, place, stored
 
-    rows = decode_images(images, target / INPUTS, image_size, alone)
+    rows = decode_images(images, target / INPUTS, image_size, independent)
     pixels = np.load(target / INPUTS, mmap_mode="r")
     return Samples(source.name, pixels, scale=255.0, **keys.of_rows(rows))
 
@@ -233,14 +233,14 @@ def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[s
 
 
 def _read_numbers(
-    name: str, tables: Sequence[pyarrow.Table], keys: Keys, schema: TableSchema | None, alone: bool
+    name: str, tables: Sequence[pyarrow.Table], keys: Keys, schema: TableSchema | None, independent: bool
 ) -> Samples:
     if schema is None:
         schema = TableSchema.fit(name, join_tables(name, tables), keys.train_rows)
     parts, usable_parts = [], []
     first = 0
     for table in tables:
-        features, usable = schema.encode(name, table, keys.train_rows, first, alone)
+        features, usable = schema.encode(name, table, keys.train_rows, first, independent)
         parts.append(features)
         usable_parts.append(usable)
         first += table.num_rows
@@ -248,7 +248,9 @@ def _read_numbers(
     return Samples(name, np.concatenate(parts)[rows], columns=schema.columns, **keys.of_rows(rows))
 
 
-def _read_texts(name: str, parts: Sequence[TablePart], column: str, keys: Keys, target: Path, alone: bool) -> Samples:
+def _read_texts(
+    name: str, parts: Sequence[TablePart], column: str, keys: Keys, target: Path, independent: bool
+) -> Samples:
     rows: list[int] = []
 
     def texts() -> Iterator[str]:
@@ -257,7 +259,7 @@ def _read_texts(name: str, parts: Sequence[TablePart], column: str, keys: Keys, 
             if isinstance(text, str) and text.strip():
                 rows.append(row)
                 yield text
-            elif not alone:
+            elif not independent:
                 raise DataError(f"{place} has no text in UTF-8 in column {column!r}: give it one or drop the row.")
 
     write_texts(texts(), target)

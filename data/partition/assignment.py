@@ -50,33 +50,33 @@ class Assignment:
     shared: np.ndarray
 
     @property
-    def held(self) -> list[np.ndarray]:
+    def rows_by_client(self) -> list[np.ndarray]:
         """All rows of each client."""
-        return [self.held_by(client) for client in range(len(self.train))]
+        return [self.rows_of(client) for client in range(len(self.train))]
 
-    def held_by(self, client: int) -> np.ndarray:
+    def rows_of(self, client: int) -> np.ndarray:
         """All rows of one client."""
         return np.concatenate([self.train[client], self.test[client], self.validation[client]])
 
 
-def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, own: bool = False) -> Assignment:
+def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool = False) -> Assignment:
     """The assignment of `data`, kept in the cache; the first process works it out, others wait.
 
     Args:
-        own: whether a single client holds all rows as its own, and no partitioner runs.
+        single: whether a single client holds all rows as its own, and no partitioner runs.
     """
-    if own and spec.shared_test_share:
+    if single and spec.shared_test_share:
         raise DataError(
             "a client with its own data-path cannot set samples aside for the others; set `ensemble-every` to 0."
         )
-    file = _file(spec, data, Path(cache_dir), own)
+    file = _file(spec, data, Path(cache_dir), single)
     rows = read_assignment(file, len(data.labels))
     if rows is not None:
         return rows
     with one_writer(cache_dir, file):
         rows = read_assignment(file, len(data.labels))
         if rows is None:
-            rows = _assign(spec, data, own)
+            rows = _assign(spec, data, single)
             _write_assignment(file, rows)
     return rows
 
@@ -88,10 +88,10 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
         data = Samples.load(entry(cache_dir, data_key(spec)))
     except DataError:
         return None
-    rows = read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels)) if data else None
+    rows = read_assignment(_file(spec, data, cache_dir, single=False), len(data.labels)) if data else None
     if data is None or rows is None:
         return None
-    return class_counts(data.labels, rows.held, len(data.class_names)), data.class_names
+    return class_counts(data.labels, rows.rows_by_client, len(data.class_names)), data.class_names
 
 
 def shared_test_set(settings: Settings, clients: int) -> tuple[Samples, np.ndarray]:
@@ -121,10 +121,10 @@ def name_of(spec: DataSpec, data: Samples, rows: np.ndarray) -> str:
 # --- the work --------------------------------------------------------------------------------------------------------
 
 
-def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
+def _assign(spec: DataSpec, data: Samples, single: bool) -> Assignment:
     # with a secret no row decides whether its client takes part
-    is_secret, is_official = own and spec.alone, spec.split == "official"
-    if not own:
+    is_secret, is_official = single and spec.independent, spec.split == "official"
+    if not single:
         refuse_undealable(spec, data)
     if is_official and not is_secret:
         _refuse_official(data)
@@ -133,7 +133,7 @@ def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
         official = official[~np.isin(data.groups[official], data.groups[: data.train_rows])]
 
     pool = Pool.of(data, train)
-    parts = [np.arange(len(pool))] if own else deal(spec, pool)
+    parts = [np.arange(len(pool))] if single else deal(spec, pool)
     shares = 0.0 if is_official else spec.test_share, spec.validation_share
     rows = Assignment([], [], [], shared)
     for client, part in enumerate(parts):
@@ -147,9 +147,9 @@ def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
             side.append(pool.rows_of(units))
     if is_official:
         tests = Pool.of(data, official)
-        dealt = [np.arange(len(tests))] if own else deal_tests(spec, pool, parts, tests)
-        rows.test[:] = [tests.rows_of(units) for units in dealt]
-        if not own:
+        test_parts = [np.arange(len(tests))] if single else deal_tests(spec, pool, parts, tests)
+        rows.test[:] = [tests.rows_of(units) for units in test_parts]
+        if not single:
             _refuse_untested(data, train, official, rows)
     return rows
 
@@ -228,9 +228,9 @@ def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def _file(spec: DataSpec, data: Samples, cache_dir: Path, own: bool) -> Path:
-    table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
-    content = json.dumps([FORMAT, data.key, own, asdict(spec), table], sort_keys=True)
+def _file(spec: DataSpec, data: Samples, cache_dir: Path, single: bool) -> Path:
+    table = table_digest(spec.partition_table) if spec.partition == TABLE and not single else ""
+    content = json.dumps([FORMAT, data.key, single, asdict(spec), table], sort_keys=True)
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
 
 

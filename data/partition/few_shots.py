@@ -105,14 +105,14 @@ def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) 
     return np.where(ranks < ways[:, None], shots_by_client, 0)
 
 
-def _share_evenly(drew: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The number of the `available` (cells,) samples for each client, (clients, cells), of the cells that it `drew`.
+def _share_evenly(is_sharing: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The number of the `available` (cells,) samples for each client, (clients, cells), of the cells that it shares.
 
     All are shared, the odd ones at random; a client gets one at least, even if there are fewer samples than clients.
     """
-    turn = np.where(drew, rng.random(drew.shape), np.inf).argsort(axis=0).argsort(axis=0)
-    share, odd = np.divmod(available, drew.sum(axis=0).clip(1))
-    return np.where(drew, (share + (turn < odd)).clip(1), 0)
+    turn = np.where(is_sharing, rng.random(is_sharing.shape), np.inf).argsort(axis=0).argsort(axis=0)
+    share, odd = np.divmod(available, is_sharing.sum(axis=0).clip(1))
+    return np.where(is_sharing, (share + (turn < odd)).clip(1), 0)
 
 
 def _hand_out(demand: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

@@ -129,8 +129,8 @@ def divide_by_site(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Part
     return _deal_sites(pool, pool, spec)
 
 
-def _deal_sites(pool: Pool, dealt: Pool, spec: DataSpec) -> Parts:
-    """Divide the units of `dealt` by the sites that have training samples in `pool`."""
+def _deal_sites(pool: Pool, target: Pool, spec: DataSpec) -> Parts:
+    """Divide the units of `target` by the sites that have training samples in `pool`."""
     sites = sites_of(spec, pool.samples)
     assert sites is not None
     present, clients = np.unique(sites[pool.rows]), spec.clients
@@ -140,7 +140,7 @@ def _deal_sites(pool: Pool, dealt: Pool, spec: DataSpec) -> Parts:
             f"{clients} clients need as many {what}, one each, but there are {len(present)}: set clients to that "
             "number or fewer, or take another partition."
         )
-    values = dealt.by_unit(sites)
+    values = target.by_unit(sites)
     return [np.flatnonzero(np.isin(values, present[client::clients])) for client in range(clients)]
 
 
@@ -188,15 +188,15 @@ def deal_in_proportion(test_labels: np.ndarray, train_counts: np.ndarray, seed: 
         For each client its sorted positions in `test_labels`. A class that no client holds goes to nobody.
     """
     rng = np.random.default_rng(seed)
-    dealt: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in train_counts]
+    parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in train_counts]
     for label in np.flatnonzero(train_counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(test_labels == label))
         counts = train_counts[:, label]
         room = np.where(counts > 0, rows.size, 0)
         shares = largest_remainder(counts / counts.sum() * rows.size, rows.size, room, rng.random(counts.size))
         for client, part in enumerate(np.split(rows, np.cumsum(shares)[:-1])):
-            dealt[client].append(part)
-    return [np.sort(np.concatenate(parts)) for parts in dealt]
+            parts[client].append(part)
+    return [np.sort(np.concatenate(client_parts)) for client_parts in parts]
 
 
 def class_counts(labels: np.ndarray, parts: Parts, num_classes: int) -> np.ndarray:

@@ -40,12 +40,12 @@ def divide_by_table(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> lis
             f"{class_names[label]!r}, but {available[label]} are there: give the data that it was made of, leave "
             "max-samples 0, or lower that column."
         )
-    dealt: list[list[np.ndarray]] = [[] for _ in range(spec.clients)]
+    parts: list[list[np.ndarray]] = [[] for _ in range(spec.clients)]
     for label, counts in enumerate(demand.T):
         rows = rng.permutation(np.flatnonzero(pool.labels == label))
-        for client_parts, part in zip(dealt, np.split(rows[: counts.sum()], np.cumsum(counts)[:-1]), strict=True):
+        for client_parts, part in zip(parts, np.split(rows[: counts.sum()], np.cumsum(counts)[:-1]), strict=True):
             client_parts.append(part)
-    return [np.sort(np.concatenate(client_parts)) for client_parts in dealt]
+    return [np.sort(np.concatenate(client_parts)) for client_parts in parts]
 
 
 def _read_counts(path: str, clients: int, class_names: tuple[str, ...]) -> np.ndarray:

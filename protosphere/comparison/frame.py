@@ -345,7 +345,8 @@ def control_of(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str
 
 def lacks_controls(spec: ComparisonSpec, trials: pd.DataFrame) -> bool:
     """Whether a method has a rule of `CONTROLS`, but no run of `local` its counterpart."""
-    columns = [name for name in trials if name.partition(" ")[0] in CONTROLS]
+    # `RULE figure`; a column of the frame is called `encoder`, too
+    columns = [name for name in trials if " " in name and name.partition(" ")[0] in CONTROLS]
     measured = trials[(trials["strategy"] != "local") & trials[columns].notna().any(axis=1)]
     gains = gains_of_exchange(spec, trials)
     return bool({*zip(measured["row"], measured["method"], strict=True)} - {*zip(gains.row, gains.method, strict=True)})

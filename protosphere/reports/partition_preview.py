@@ -124,7 +124,7 @@ def view(settings: Settings, clients: int) -> DataView:
     data = open_data(spec, cache)
     row_assignment = assignment(spec, data, cache)
     # if all holders of a class share its official test samples, a sample belongs to several clients
-    held_rows = np.unique(np.concatenate([*row_assignment.held, row_assignment.shared]))
+    held_rows = np.unique(np.concatenate([*row_assignment.rows_by_client, row_assignment.shared]))
     rows = np.bincount(data.domains, minlength=len(data.domain_names)) if data.domains is not None else ()
     return DataView(
         dataset=settings.dataset,
@@ -199,7 +199,7 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
 
 
 def _clients(spec: DataSpec, data: Samples, row_assignment: Assignment) -> list[Client]:
-    counts = class_counts(data.labels, row_assignment.held, len(data.class_names))
+    counts = class_counts(data.labels, row_assignment.rows_by_client, len(data.class_names))
     return [
         Client(
             len(row_assignment.train[number]),
@@ -209,5 +209,5 @@ def _clients(spec: DataSpec, data: Samples, row_assignment: Assignment) -> list[
             domain_of(data, rows),
             name_of(spec, data, rows),
         )
-        for number, (client_counts, rows) in enumerate(zip(counts, row_assignment.held, strict=True))
+        for number, (client_counts, rows) in enumerate(zip(counts, row_assignment.rows_by_client, strict=True))
     ]

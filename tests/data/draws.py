@@ -43,7 +43,7 @@ def decoded(dataset, cache_dir, **recipe):
 def held_labels(spec, cache_dir):
     """How many rows of each class every client holds in all: (clients, K)."""
     data = open_data(spec, cache_dir)
-    return class_counts(data.labels, assignment(spec, data, cache_dir).held, len(data.class_names))
+    return class_counts(data.labels, assignment(spec, data, cache_dir).rows_by_client, len(data.class_names))
 
 
 def made(labels, train_rows=None, class_names=(), **about):

@@ -206,7 +206,7 @@ def test_of_a_secret_split_a_unit_less_moves_no_other_and_order_says_nothing(gro
         """content -> side."""
         own_groups = None if groups is None else groups[rows]
         data = Samples("made", content[rows, None], rows % 3, len(rows), ("a", "b", "c"), groups=own_groups, key=name)
-        who = assignment(DataSpec("made", 1, secret=secret), data, tmp_path, own=True)
+        who = assignment(DataSpec("made", 1, secret=secret), data, tmp_path, single=True)
         found = {}
         for part in PARTS:
             found |= {float(data.inputs[row, 0]): part for row in getattr(who, part)[0]}
@@ -251,7 +251,7 @@ def test_shared_rows_are_nobodys_stratified_and_as_many_as_asked(split, share, m
     if split == "official":
         among = np.arange(300, 370 if max_samples else 400)
         used = np.concatenate([np.arange(max_samples or 300), among])
-    everybody = np.concatenate([who.shared, *who.held])
+    everybody = np.concatenate([who.shared, *who.rows_by_client])
     assert sorted(everybody.tolist()) == used.tolist()
     assert set(who.shared.tolist()) <= set(among.tolist())
     assert who.shared.size == int(share * among.size + 0.5)
@@ -278,7 +278,7 @@ def test_a_copy_that_the_run_does_not_use_is_none_and_no_row_at_all_is_refused(t
     with pytest.raises(DataError, match="gives the shared test set no sample"):
         assignment(shared_spec(0.1), data, tmp_path)
     with pytest.raises(DataError, match="own data-path"):
-        assignment(shared_spec(0.1), table(), tmp_path, own=True)
+        assignment(shared_spec(0.1), table(), tmp_path, single=True)
 
 
 def test_no_row_of_a_group_is_set_aside_if_another_row_is_copied(tmp_path):

@@ -100,11 +100,11 @@ def test_all_against_a_loop(domain, opened):
 def test_digits_are_a_domain_and_numbered_classes_match_by_their_digits(domain, opened, tmp_path):
     names = tuple(map(str, range(9, -1, -1)))
     data = opened(domain("made", 10, 0, (8, 8), names), "digits")
-    alone = decoded("digits", tmp_path / "cache")
+    independent = decoded("digits", tmp_path / "cache")
     assert data.class_names == names
     pixels = np.asarray(data.inputs)[data.domains == 1]
-    assert np.array_equal(pixels, np.rint(np.asarray(alone.inputs) / 16 * 255))
-    assert np.array_equal(data.labels[data.domains == 1], 9 - alone.labels)
+    assert np.array_equal(pixels, np.rint(np.asarray(independent.inputs) / 16 * 255))
+    assert np.array_equal(data.labels[data.domains == 1], 9 - independent.labels)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_each_client_has_the_rows_of_one_file_and_its_name(tmp_path, suffix):
     data = open_data(spec, tmp_path / "cache")
     assert (data.domain_names, data.class_names) == (tuple(SIZES), ("maybe", "no", "yes"))
     assert [column.values for column in data.columns] == [(), ("blue", "green", "red")]
-    held = assignment(spec, data, tmp_path / "cache").held
+    held = assignment(spec, data, tmp_path / "cache").rows_by_client
     for number, (name, size) in enumerate(SIZES.items()):
         assert sorted(data.inputs[held[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(size)]
         assert (name_of(spec, data, held[number]), domain_of(data, held[number])) == (name, name)
@@ -209,7 +209,7 @@ def test_each_client_has_the_rows_of_one_file_and_its_name(tmp_path, suffix):
         assert ("blue", "green", "red")[int(values[1:].argmax())] == row["colour"]
         assert data.class_names[label] == row["label"]
     # fewer clients get the files in turn, and more are refused
-    held = assignment(DataSpec(dataset, 2, "sites"), data, tmp_path / "cache").held
+    held = assignment(DataSpec(dataset, 2, "sites"), data, tmp_path / "cache").rows_by_client
     assert [name_of(spec, data, rows) for rows in held] == ["berlin, rome", "paris"]
     with pytest.raises(DataError, match="4 clients need as many data sets"):
         assignment(DataSpec(dataset, 4, "sites"), data, tmp_path / "cache")
@@ -224,7 +224,7 @@ def test_texts_are_sites_too_and_one_patient_of_two_is_two(tmp_path):
 
     spec = DataSpec(write_sites(tmp_path, change=notes), 3, "sites", columns=Columns(group="who"))
     data = open_data(spec, tmp_path / "cache")
-    held = assignment(spec, data, tmp_path / "cache").held
+    held = assignment(spec, data, tmp_path / "cache").rows_by_client
     for name, rows in zip(SIZES, held, strict=True):
         assert sorted(data.inputs[rows]) == sorted(f"{name} {row}" for row in range(SIZES[name]))
     assert len(np.unique(data.groups)) == sum(-(-size // 3) for size in SIZES.values())
@@ -265,19 +265,19 @@ def dealt(tmp_path):
         spec = DataSpec(str(tmp_path), **({"clients": 4, "partition": "column", "columns": columns} | more))
         data = open_data(spec, tmp_path / "cache")
         who = assignment(spec, data, tmp_path / "cache")
-        return data, who, [name_of(spec, data, rows) for rows in who.held]
+        return data, who, [name_of(spec, data, rows) for rows in who.rows_by_client]
 
     return make
 
 
 def test_each_client_has_one_value_of_a_column_and_more_values_than_clients_are_dealt_in_turn(dealt):
     data, who, names = dealt()
-    assert [set(WARD[rows]) for rows in who.held] == [{ward} for ward in IN_ORDER]
-    assert sorted(np.concatenate(who.held).tolist()) == list(range(N))
+    assert [set(WARD[rows]) for rows in who.rows_by_client] == [{ward} for ward in IN_ORDER]
+    assert sorted(np.concatenate(who.rows_by_client).tolist()) == list(range(N))
     # no spreadsheet takes a name for a formula
     assert names == [ward.lstrip("=") for ward in IN_ORDER]
     assert [column.name for column in data.columns] == ["a", "number", "patient"]
-    assert [set(WARD[rows]) for rows in dealt(clients=3)[1].held] == [{"=1", "west"}, {"Nord"}, {"Süd"}]
+    assert [set(WARD[rows]) for rows in dealt(clients=3)[1].rows_by_client] == [{"=1", "west"}, {"Nord"}, {"Süd"}]
     assert dealt(clients=1)[2] == ["1, Nord, Süd + 1 more"]
     with pytest.raises(DataError, match="5 clients need as many values"):
         dealt(clients=5)
@@ -294,7 +294,7 @@ def test_groups_stay_together_within_a_value_and_one_with_several_values_is_refu
     who = dealt(group="patient")[1]
     for part in (who.train, who.test, who.validation):
         for client, rows in enumerate(part):
-            others = who.held[client][~np.isin(who.held[client], rows)]
+            others = who.rows_by_client[client][~np.isin(who.rows_by_client[client], rows)]
             assert not set(rows % 7) & set(others % 7)
     with pytest.raises(DataError, match="several values"):
         dealt(group="patient", partition="number")

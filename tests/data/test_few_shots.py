@@ -185,8 +185,8 @@ def test_a_client_is_tested_on_all_test_rows_of_what_it_holds(tmp_path, spec, sh
 def test_pooled_rows_are_each_client_s_own_to_split(tmp_path):
     who = assignment(replace(MIXED, split="pooled"), data_of(**OF_DOMAINS), tmp_path)
     # test rows of the data set are dealt, too
-    assert disjoint(who.held).max() >= 9_000
-    for test, rows in zip(who.test, who.held, strict=True):
+    assert disjoint(who.rows_by_client).max() >= 9_000
+    for test, rows in zip(who.test, who.rows_by_client, strict=True):
         assert test.size == pytest.approx(0.25 * rows.size, abs=0.5)
         assert np.unique(DOMAINS[rows]).size == 1
 
@@ -199,7 +199,7 @@ def test_the_settings_of_the_partition_alone_decide(tmp_path, spec):
         other = assignment(replace(spec, **change), data, tmp_path)
         assert [rows.tolist() for rows in other.train] != [rows.tolist() for rows in usual.train]
     for change in ({}, {"alpha": 9.0}, {"classes_per_client": 5}, {"min_samples": 10_000}, {"test_share": 0.5}):
-        assert alike(usual.held, assignment(replace(spec, **change), data, tmp_path).held)
+        assert alike(usual.rows_by_client, assignment(replace(spec, **change), data, tmp_path).rows_by_client)
 
 
 @pytest.mark.parametrize(

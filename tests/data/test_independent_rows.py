@@ -140,7 +140,7 @@ def test_a_line_of_a_csv_file_moves_no_other(tmp_path, line, label):
 )
 def test_labels_of_single_rows_are_those_of_whole_columns(names, labels, are_positions, expected):
     parts = {"label": [pa.chunked_array([labels])]}
-    settings = {"are_positions": are_positions, "alone": True}
+    settings = {"are_positions": are_positions, "independent": True}
     keys = read_keys("made", parts, "label", Columns(), tuple(names.split()), 9, **settings)
     assert keys.labels[keys.are_usable].tolist() == expected
 
@@ -149,7 +149,7 @@ def test_labels_of_single_rows_are_those_of_whole_columns(names, labels, are_pos
 def test_a_group_that_is_none_moves_no_other(odd):
     groups = pa.array([1.0, odd, 2.0], from_pandas=False)
     parts = {"label": [pa.chunked_array([[0, 1, 0]])], "group": [pa.chunked_array([groups])]}
-    keys = read_keys("made", parts, "label", Columns(group="group"), ("a", "b"), 9, alone=True)
+    keys = read_keys("made", parts, "label", Columns(group="group"), ("a", "b"), 9, independent=True)
     assert keys.are_usable.tolist() == [True, False, True]
 
 

@@ -264,7 +264,7 @@ def test_another_table_by_the_same_name_deals_anew(tmp_path):
     data = open_data(spec, tmp_path / "cache")
     for asked in (counts, counts[::-1]):
         pd.DataFrame(asked, columns=names).to_csv(path, index_label="client")
-        held = assignment(spec, data, tmp_path / "cache").held
+        held = assignment(spec, data, tmp_path / "cache").rows_by_client
         assert class_counts(data.labels, held, 10).tolist() == asked.tolist()
 
 
@@ -311,7 +311,7 @@ def test_no_group_is_on_two_sides_and_no_row_is_lost(tmp_path, scheme, seed, spl
             assert (rows.min() >= 600) == (number < 6)
     assert disjoint(sides).tolist() == list(range(900))
     # shares and min-samples count groups
-    assert min(np.unique(groups[rows]).size for rows in who.held) >= 8
+    assert min(np.unique(groups[rows]).size for rows in who.rows_by_client) >= 8
     among = groups if split == "pooled" else groups[600:]
     assert np.unique(groups[who.shared]).size == round(0.2 * np.unique(among).size)
 
@@ -323,7 +323,7 @@ def test_a_group_of_both_tables_is_refused_but_by_a_site_that_may_not_refuse(tmp
     with pytest.raises(DataError, match=r"row 1 of the test table .* row 1 of the train table"):
         assignment(spec, data, tmp_path)
     assert assignment(replace(spec, split="pooled"), data, tmp_path).train
-    assert assignment(replace(spec, secret="07" * 32), data, tmp_path, own=True).test[0].tolist() == [3]
+    assert assignment(replace(spec, secret="07" * 32), data, tmp_path, single=True).test[0].tolist() == [3]
 
 
 def test_groups_count_where_too_few_are_asked_for(tmp_path):

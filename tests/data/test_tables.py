@@ -219,6 +219,8 @@ def test_a_class_is_the_same_however_it_is_written(read, suffix, labels, names):
         # letters after digits, as in EMNIST: a number is its own position
         ((0, 4, 1), "0 1 2 a b", [0, 4, 1]),
         (("1.0", "2.0", "4.0"), "1.0 2.0 3.0 4.0", [0, 1, 3]),
+        # names and class numbers side by side
+        (("b", "1", "a"), "b a c", [0, 1, 1]),
     ],
 )
 def test_classes_txt_gives_labels_their_order(tmp_path, labels, listed, numbers, suffix):

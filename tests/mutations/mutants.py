@@ -551,8 +551,8 @@ MUTANTS = {
     ),
     "a wrong cell let through": Mutant(
         D + "forms/table_schema.py",
-        "if wrong.any() and not alone:",
-        "if wrong.all() and not alone:",
+        "if wrong.any() and not independent:",
+        "if wrong.all() and not independent:",
         "tests/data/test_refusals.py",
     ),
     "classes in the order of their names turned round": Mutant(
@@ -572,6 +572,18 @@ MUTANTS = {
         r'r"^(-?[0-9]+)\.0+$"',
         r'r"^(-?[0-9]+)\.1+$"',
         "tests/data/test_tables.py",
+    ),
+    "stored sites in the order of their letters": Mutant(
+        D + "forms/labels.py",
+        "key=None if are_strings else int",
+        "key=None",
+        "tests/data/test_tables.py -k sites",
+    ),
+    "class numbers beside a list read as names": Mutant(
+        D + "forms/labels.py",
+        "is_position = are_positions and not isinstance(value, str | bytes)",
+        "is_position = False",
+        "tests/data/test_tables.py -k positions",
     ),
     "a patient on two sides of a split": Mutant(
         D + "partition/units.py",
@@ -629,8 +641,8 @@ MUTANTS = {
     ),
     "a private row that refuses the others": Mutant(
         D + "forms/images.py",
-        "if alone and not _is_readable(stored):",
-        "if alone and stored is None:",
+        "if independent and not _is_readable(stored):",
+        "if independent and stored is None:",
         "tests/data/test_independent_rows.py",
     ),
     "an image that lies on its side": Mutant(
