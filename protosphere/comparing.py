@@ -255,7 +255,9 @@ class Comparison:
         >>> found.trials()["status"].tolist()
         ['completed', 'completed']
         """
-        return for_file(collect(self._comparison_folder, self._spec, self._trials)).infer_objects()
+        table = for_file(collect(self._comparison_folder, self._spec, self._trials)).infer_objects()
+        # a column without any value is one of numbers
+        return table.astype({name: float for name in table if table[name].isna().all()})
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
         """The run of a trial.

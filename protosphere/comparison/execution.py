@@ -225,8 +225,10 @@ class Tasks:
             return None
         try:
             return str(self._ray.get(run))
+        except self._ray.exceptions.RayTaskError as error:
+            return f"its task failed: {str(error).strip().rpartition(chr(10))[2]}"
         except self._ray.exceptions.RayError as error:
-            return f"its task died ({type(error).__name__}): {str(error).strip().rpartition(chr(10))[2]}"
+            return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
 
     def stop(self, runs: Sequence[Any]) -> None:
         """Cancel tasks and leave the cluster, which ends what is left of them."""

@@ -347,7 +347,7 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
             "in [settings]."
         )
     if first["type"] in ("too_short", "missing"):
-        raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.")
+        raise SettingError(f"`{key}` is missing or empty; give at least one.")
     raise SettingError(f"`{key}` is {shown(values[name])}: {first['msg']}.")
 
 

@@ -197,9 +197,9 @@ def test_a_cell_whose_node_is_killed_is_said_to_have_failed_and_resume_runs_it(c
     wait_until(in_flight, START, "two cells")
     cluster.kill_second()
     say("second node killed with two cells in flight")
-    said = cluster.end(comparison, 1, r"^failed: |runs failed; --resume")
+    said = cluster.end(comparison, 1, r"^failed: |trials failed; ")
     assert "its task died" in said
-    (folder,) = re.findall(r"--resume (\S+) runs", said)
+    (folder,) = re.findall(r"--resume (\S+) --on", said)
     cluster.end(cluster.compare("--resume", folder))
     summaries = [json.loads(path.read_text()) for path in Path(folder).glob("trials/*/*/summary.json")]
     assert [summary["status"] for summary in summaries] == ["completed"] * 4
