@@ -166,6 +166,8 @@ def test_the_exchange_is_measured_against_local_with_the_same_encoder():
     assert gains["baseline"].tolist() == ["alone: pool-local", "alone (B): pool-local"]
     assert lacks_controls(spec, frame)
     assert not lacks_controls(spec, frame[frame["method"] != "ours (C)"])
+    # a comparison without such a rule lacks none, though its frame has the column `encoder`
+    assert not lacks_controls(spec, frame.drop(columns=["pool final", "pool-local final"]))
 
 
 def test_the_encoder_of_a_trial_is_the_named_one_or_the_methods_own(tmp_path):
