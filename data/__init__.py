@@ -1,12 +1,12 @@
-"""The data floor: data sets, the partition of their samples, and one client's tensors.
+"""The data package: data sets, the partition of their samples, and one client's tensors.
 
-- forms/ reads a data set in any form as Samples; user_code.py calls a user's own code; domains.py makes one data set of
-  several; decode.py does so once per machine, and cache.py keeps it.
+- forms/ reads a data set in any form as Samples; user_code.py calls a user's own code; domains.py joins several data
+sets into one; decode.py does this once per machine, and cache.py stores the result.
 - partition/ divides samples among clients, and each client's into training, validation and test samples.
-- spec.py has the settings that decide this; client_data.py makes a client's tensors, augment.py changes
-  them in training.
+- spec.py holds the settings that decide this; client_data.py makes a client's tensors, and augment.py changes them
+during training.
 
-Data that cannot be used are refused with a DataError, one sentence that says what, where and how to correct it.
+Unusable data raise a DataError: one sentence that says what is wrong, where, and how to correct it.
 """
 
 if __name__ == "data":

@@ -8,15 +8,15 @@ from torch import Tensor
 from protosphere.core.errors import DataError
 
 Augment = Literal["none", "flip", "crop", "flip-crop"]
-PADDING = 8  # a side of a crop is padded by its length over this: 4 of 32 pixels
+PADDING = 8  # the padding is a side's length divided by this: 4 of 32 pixels
 
 
 def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tensor:
-    """Mirror each image (n, C, H, W), as stored, with probability 1/2, and then cut a window of its size, at a uniform
-    place, from the image padded with zeros.
+    """Mirror each image (n, C, H, W), as stored, with probability 1/2, and then cut a window of its size, at a
+    uniformly random position, from the image padded with zeros.
 
     Args:
-        draws: on the CPU, so that all devices draw the same.
+        draws: on the CPU, so that the draws are equal on all devices.
     """
     n, channels, height, width = images.shape
     if "flip" in augment:
@@ -35,7 +35,7 @@ def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tenso
 
 
 def refuse_unfit(augment: Augment, axes: int) -> None:
-    """Refuse to flip or crop other data than images.
+    """Refuse to flip or crop data other than images.
 
     Args:
         axes: the number of axes of one input, 0 for a text.

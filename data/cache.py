@@ -1,6 +1,6 @@
 """The cache of decoded data: one folder of arrays per data set, written by the first process that asks for it.
 
-An entry's key depends on the settings and on the files' sizes and times, so that a changed file is another entry.
+An entry's key depends on the settings and on the files' sizes and times, so a changed file gets a new entry.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ FORMAT = 6
 
 
 def make_key(content: Any) -> str:
-    """The key of what plain lists, numbers and strings decide."""
+    """The key for a value of plain lists, numbers and strings."""
     # `datasets` has a hasher, but its import takes a second in every process
     return hashlib.sha256(json.dumps([FORMAT, content], sort_keys=True).encode()).hexdigest()[:24]
 
@@ -34,10 +34,10 @@ def entry(cache_dir: Path, key: str) -> Path:
 def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Samples:
     """The entry `key`, made from what `read` returns if it is missing or damaged.
 
-    One process writes, to a folder that takes the entry's name at the end, and the others wait.
+    One process writes, to a temporary folder that is renamed at the end, and the others wait.
 
     Args:
-        read: gives the samples; it may write their inputs to the empty folder that it is given.
+        read: returns the samples; it may write their inputs to the empty folder that it gets.
 
     Raises:
         StorageError: the cache cannot be written or read back. Also whatever `read` raises.
@@ -68,7 +68,7 @@ def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Sample
 
 @contextmanager
 def one_writer(cache_dir: Path, path: Path) -> Iterator[None]:
-    """Have the other processes wait while this one writes `path` in the cache.
+    """Let the other processes wait while this one writes `path` in the cache.
 
     Raises:
         StorageError: it cannot be written.

@@ -1,4 +1,4 @@
-"""One client's data: its own samples as tensors on its device, and the transform to what a model sees."""
+"""One client's data: its own samples as tensors on its device, and the transform to the model's inputs."""
 
 import functools
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ from protosphere.data.partition.assignment import assignment, domain_of, name_of
 from protosphere.data.samples import Samples
 from protosphere.data.spec import DataSpec
 
-_EQUAL = 1e-9  # of the mean: the deviation of equal values by rounding alone
+_EQUAL = 1e-9  # relative to the mean: the deviation of equal values through rounding alone
 
 
 class Encode(Protocol):
-    """A tokenizer; hashable, and equal ones give equal token ids."""
+    """A tokenizer; hashable; equal ones give equal token ids."""
 
     @property
     def encoder(self) -> str:
-        """The encoder whose tokenizer it is."""
+        """The encoder that the tokenizer belongs to."""
 
     @property
     def max_tokens(self) -> int:
         """The number of ids per text."""
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """n texts -> (n, max_tokens) int; ids beyond the end of a text are below 0."""
+        """n texts -> (n, max_tokens) int; after the end of a text, ids are negative."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class InputTransform:
-    """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
+    """From stored inputs to the model's inputs: (inputs / scale − mean) / std, per channel (images) or feature.
 
     Attributes:
         scale: the value of a full-scale input. shape: of one input, (C, H, W), (F,) or another.
-        mean, std: one entry per channel or feature, the first axis. They are constants, but for the numbers of a table:
-            those are scaled by this client's own training samples, and stay with it.
-        columns: of a table's features; a missing number becomes the mean.
+        mean, std: one entry per channel or feature, the first axis. They are constants, except for the numbers of a
+            table, which are scaled by this client's own training samples and stay with the client.
+        columns: the columns of a table; a missing number becomes the mean.
     """
 
     scale: float
@@ -66,7 +66,7 @@ class InputTransform:
     columns: tuple[Column, ...] = ()
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Inputs (n, *shape) of any type to float32; images channels last in memory, which is fastest."""
+        """Inputs (n, *shape) of any type to float32; images are stored channels last, which is fastest."""
         if tuple(inputs.shape[1:]) != self.shape:
             raise DataError(
                 f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
@@ -77,23 +77,23 @@ class InputTransform:
         outputs = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
         if self.columns:
             outputs = torch.where(outputs.isnan(), torch.zeros_like(outputs), outputs)
-        # `contiguous` would change nothing with one channel, and convolutions would not give channels last
+        # with one channel, `contiguous` changes nothing, and the outputs of convolutions would not be channels last
         return outputs.to(memory_format=torch.channels_last) if len(self.shape) == 3 else outputs
 
     @property
     def plain(self) -> "InputTransform":
-        """The transform with constants alone, which says nothing about a client's samples."""
+        """The transform with constants only, which reveals nothing about a client's samples."""
         centre, spread = (0.0, 1.0) if self.scale == 1 else (0.5, 0.5)
         return replace(self, mean=(centre,) * self.shape[0], std=(spread,) * self.shape[0])
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """The part that is the same for all clients of a data set."""
+        """The part that is equal for all clients of a data set."""
         return self.scale, self.shape, self.columns
 
     @property
     def pixels(self) -> bool:
-        """Whether the inputs are images as whole numbers up to a full scale."""
+        """Whether the inputs are images of integers up to a full scale."""
         return self.scale != 1 and len(self.shape) == 3
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,19 +111,19 @@ class InputTransform:
 
 @dataclass(frozen=True)
 class TokenTransform:
-    """Stored token ids to what a text model sees: the same as int64; `shape` is (L,)."""
+    """From stored token ids to the model's inputs: the same as int64; `shape` is (L,)."""
 
     tokenizer: str
     shape: tuple[int]
 
     @property
     def plain(self) -> "TokenTransform":
-        """Itself: it has constants alone."""
+        """Itself, because it has constants only."""
         return self
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """The part that is the same for all clients of one tokenizer: all of it."""
+        """The part that is equal for all clients of one tokenizer: all of it."""
         return self.tokenizer, self.shape
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -138,10 +138,10 @@ class TokenTransform:
 Transform = InputTransform | TokenTransform
 
 
-# A copy to a GPU in every batch would make the host wait.
+# Copying it to a GPU for every batch would make the host wait.
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    # made under inference mode it would be unusable in training
+    # a tensor created in inference mode cannot be used in training
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.float32, device=device)
 
@@ -151,9 +151,9 @@ class ClientData:
     """The samples of one client. Any part may have none.
 
     Attributes:
-        domain: the one domain of all samples, "" if there are no domains or several.
-        name: the values of the column, or the data sets, that the partition has given to the client.
-        groups: (n,) int64, of the training samples; None where the data have none.
+        domain: the domain of all samples; "" if there are no domains or several.
+        name: the values of the column, or the data sets, that the partition gives to the client.
+        groups: (n,) int64, of the training samples; None if the data have no groups.
     """
 
     train: Rows
@@ -167,7 +167,7 @@ class ClientData:
 
     @property
     def num_classes(self) -> int:
-        """The number of the data set's classes, held by this client or not."""
+        """The number of the data set's classes, whether or not this client has samples of them."""
         return len(self.class_names)
 
 
@@ -188,8 +188,8 @@ def client_data(
 
     Args:
         partition: the client, 0 to spec.clients − 1.
-        cache_dir: of decoded data sets and assignments, shared by the processes of a machine.
-        data_path: a real client's own folder: its samples all belong to this client.
+        cache_dir: the folder of decoded data sets and assignments, shared by the processes of a machine.
+        data_path: a real client's own folder, whose samples all belong to this client.
         encode: the tokenizer; None for a model that takes images or numbers.
     """
     device = torch.device(device)
@@ -215,7 +215,7 @@ def client_data(
 def rows_of(data: Samples, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
     """Some samples of a decoded data set as tensors on a device."""
     refuse_other_inputs(data, encode is not None)
-    # indexing with an array copies out of the memory map
+    # indexing with an array copies from the memory map
     client_inputs = data.inputs[rows]
     inputs = torch.from_numpy(np.asarray(client_inputs)) if encode is None else encode(client_inputs)
     return Rows(inputs.to(device), torch.from_numpy(data.labels[rows]).to(device))
@@ -245,8 +245,8 @@ def _transform(data: Samples, encode: Encode | None, train: np.ndarray) -> Trans
 
 
 def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column of (n, k), without NaN; 0 and 1 where nothing is left, and 1 for the
-    deviation of a constant."""
+    """Mean and standard deviation of each column of (n, k), ignoring NaN; 0 and 1 if no value is left, and a deviation
+    of 1 for a constant."""
     present = ~np.isnan(values)
     count = np.maximum(present.sum(axis=0), 1)
     exact = np.where(present, values, 0).astype(np.float64)

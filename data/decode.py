@@ -1,4 +1,4 @@
-"""The data of a spec as samples in the cache, decoded once per machine however many processes ask."""
+"""Decodes the data of a spec into samples in the cache, once per machine for all its processes."""
 
 import errno
 import logging
@@ -27,14 +27,14 @@ from protosphere.data.samples import Samples
 from protosphere.data.spec import DataSpec
 from protosphere.data.user_code import read_code
 
-# errors of the operating system that come of writing alone
+# operating system errors that only writing causes
 OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
-# no child of `protosphere`, whose lines a run shows
+# not a child of `protosphere`, whose lines a run prints
 _log = logging.getLogger("data.decode")
 
 
 def data_key(spec: DataSpec) -> str:
-    """The key of a spec's cache entry, which changes with every setting, and with a local file's size or time."""
+    """The key of a spec's cache entry; it changes with every setting, and with a local file's size or time."""
     domains = domains_of(spec.dataset) if spec.code is None else ()
     if domains:
         locate_all(spec.dataset)
@@ -49,7 +49,7 @@ def data_key(spec: DataSpec) -> str:
     if spec.code is not None:
         content = ["code", asdict(spec.code)]
     elif isinstance(place, Folder):
-        # a link may be led elsewhere, to files of the same sizes and times
+        # a link may be redirected to other files of the same sizes and times
         content = [place.name, os.path.realpath(place.name), place.class_names, place.state()]
     elif place == "spiral":
         content = [place, spec.spiral_noise, spec.spiral_points, spec.seed]
@@ -59,7 +59,7 @@ def data_key(spec: DataSpec) -> str:
 def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Samples:
     """The decoded data set or domains of a spec, or a client's own data at `data_path`, from the cache in `cache_dir`.
 
-    An `image_size` above 0 brings all images to that square, and their full scale to 255.
+    If `image_size` is above 0, all images are resized to that square and to a full scale of 255.
     """
     cache_dir = Path(cache_dir)
     if data_path is not None:
@@ -88,7 +88,7 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
     """The samples of a spec; large ones are written to the folder `target`."""
     columns = spec.columns
     if spec.code is not None:
-        # columns of texts and labels may be those of other sites' tables
+        # text and label columns may be those of other sites' tables
         _refuse_columns(spec, "group-column", "partition-column")
         return _resize(spec, read_code(spec.code))
 
@@ -133,14 +133,14 @@ def _refuse_columns(spec: DataSpec, *settings: str) -> None:
 
 
 def _resize(spec: DataSpec, samples: Samples) -> Samples:
-    """Images in memory, at the size that is asked for and of full scale 255."""
+    """Resize images in memory, with a full scale of 255."""
     inputs, size = samples.inputs, spec.image_size
     if not size or isinstance(inputs, Texts):
         return samples
     if inputs.ndim != 4 or inputs.dtype != np.uint8:
         refuse_image_size(spec.dataset, size, "numbers")
     images = np.empty((len(inputs), inputs.shape[1], size, size), np.uint8)
-    # full scale first, so that what lies between two pixels is not rounded to sixteenths
+    # scale first, so that interpolated values are not rounded to sixteenths
     for row, image in enumerate(in_bytes(inputs, samples.scale)):
         images[row] = resized(image, size, size)
     return replace(samples, inputs=images, scale=255.0)
@@ -157,7 +157,7 @@ def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # without Arrow imported there are none of its errors
+        # if Arrow is not imported, it has raised no error
         arrow = sys.modules.get("pyarrow")
         of_arrow = (arrow.ArrowException,) if arrow else ()
         if not isinstance(error, (OSError, MemoryError, UnicodeDecodeError, *of_arrow)):

@@ -1,7 +1,7 @@
-"""The data sets that a `dataset` setting names; and several of one task, the domains, as one whose samples know theirs.
+"""The data sets that a `dataset` setting names, and the joining of several domains of one task into one data set.
 
-Domains are images, brought to one size and channel count, arrays of numbers of one shape, or tables of the same
-columns. PFPL's mixed heterogeneity needs them.
+Domains are images, which are brought to one size and channel count, arrays of numbers of one shape, or tables with the
+same columns. PFPL's mixed heterogeneity needs them.
 """
 
 import os
@@ -25,7 +25,7 @@ from protosphere.data.samples import INPUTS, Samples
 from protosphere.data.spec import DataSpec
 
 _BLOCK = 1000
-_MOST_LISTED = 5  # labels in a sentence
+_MOST_LISTED = 5  # labels listed in a sentence
 
 
 # --- the data sets that a setting names ------------------------------------------------------------------------------
@@ -33,18 +33,18 @@ _MOST_LISTED = 5  # labels in a sentence
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain: its name, and its data set as a `dataset` setting names one."""
+    """A domain: its name, and its data set as in a `dataset` setting."""
 
     name: str
     dataset: str
 
 
 def short_name(dataset: str) -> str:
-    """A `dataset` setting in a word: the last part of a path or hub id, of several joined by `+`; of `<folder>/*` the
-    folder's. The path itself where it has no such part, as `/` has none."""
+    """A short name of a `dataset` setting: the last part of a path or hub id, joined by `+` for several; for
+    `<folder>/*`, the folder's name. A path without such a part, like `/`, is returned unchanged."""
     names = []
     for item in items_of(dataset):
-        # `./` and `..` say nothing without the folders above them
+        # `./` and `..` need the folders above them
         path = _absolute(item) if is_path(item) else Path(item)
         path = path.parent if is_every(item) else path
         if item:
@@ -53,7 +53,7 @@ def short_name(dataset: str) -> str:
 
 
 def domains_of(dataset: str) -> tuple[Domain, ...]:
-    """The domains that a `dataset` setting names, none if it is a single data set. Reads no data."""
+    """The domains that a `dataset` setting names; none for a single data set. Reads no data."""
     items = listed(dataset)
     if not is_several(dataset):
         return ()
@@ -85,7 +85,7 @@ def _subfolders(every: str) -> list[Path]:
     root = _absolute(every).parent
     if not root.is_dir():
         raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
-    # a link that leads nowhere is a domain that is missing, not one to leave out
+    # a broken link is a missing domain, not one to ignore
     folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
     if not folders:
         raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
@@ -103,7 +103,7 @@ def are_tables(dataset: str) -> bool:
 
 
 def locate_all(dataset: str) -> list[str | Folder]:
-    """The places (`locate`) of the data set, or of each domain, that a `dataset` setting names. Reads no data."""
+    """The location (`locate`) of the data set, or of each domain, that a `dataset` setting names. Reads no data."""
     domains = domains_of(dataset)
     if not domains:
         return [locate(dataset)]
@@ -115,13 +115,13 @@ def locate_all(dataset: str) -> list[str | Folder]:
 
 
 def _is_table(place: str | Folder) -> bool:
-    """Whether a place holds a table, and no images in one."""
+    """Whether a location holds a table without images."""
     if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
         return False
     try:
         return not may_hold_images(open_table(place.train[0]))
     except Exception:
-        # the reader of the whole table says what is wrong with it
+        # reading the whole table will raise the error
         return True
 
 
@@ -143,7 +143,7 @@ def naming(domain: str) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A domain: the `rows` of a data set, of which the first `train_rows` are for training."""
+    """A domain: the `rows` of a data set; the first `train_rows` of them are training samples."""
 
     name: str
     samples: Samples
@@ -152,10 +152,10 @@ class Part:
 
 
 def join_arrays(spec: DataSpec, domains: Sequence[Domain], data_sets: Sequence[Samples], target: Path) -> Samples:
-    """Domains of images or arrays as one data set, whose inputs are written to the folder `target`.
+    """Join domains of images or arrays into one data set; inputs are written to the folder `target`.
 
-    Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
-    three channels if one has them; to full scale 255. Other arrays stay as they are, and have one shape and type.
+    Images are resized to `image_size` or, if that is 0, to the largest height and width among them; to three channels
+    if any has them; and to a full scale of 255. Other arrays are unchanged, and must have one shape and type.
     """
     parts = []
     for domain, samples in zip(domains, data_sets, strict=True):
@@ -166,7 +166,7 @@ def join_arrays(spec: DataSpec, domains: Sequence[Domain], data_sets: Sequence[S
 
 
 def join_tables(spec: DataSpec, domains: Sequence[Domain], target: Path) -> Samples:
-    """Tables, read as the files of one so that they have the same features; inputs are written to `target`."""
+    """Join tables, read as files of one table so that features agree; inputs are written to `target`."""
     sources = []
     for domain, place in zip(domains, locate_all(spec.dataset), strict=True):
         if not isinstance(place, Folder) or not _is_table(place):
@@ -205,10 +205,10 @@ def join_tables(spec: DataSpec, domains: Sequence[Domain], target: Path) -> Samp
 
 
 def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples:
-    """The samples of all parts as one data set, whose inputs are written to the folder `target`.
+    """Join the samples of all parts into one data set; inputs are written to the folder `target`.
 
-    Training samples come first, interleaved in proportion, then test samples likewise, so that the first ones are of
-    all domains alike. Classes are matched by name. Groups of different domains are different groups.
+    Training samples come first, then test samples, both interleaved in proportion, so that the first samples represent
+    all domains. Classes are matched by name. Groups of different domains are different groups.
     """
     for part in parts:
         if not part.train_rows:
@@ -220,7 +220,7 @@ def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples
     number = {name: label for label, name in enumerate(class_names)}
     group_count = 0
     for index, part in enumerate(parts):
-        # interleaving keeps each part's own order
+        # interleaving keeps the order within each part
         places = table == index
         rows = part.rows
         source[places] = rows
@@ -246,7 +246,7 @@ def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples
         domains=table,
         domain_names=tuple(part.name for part in parts),
         sites=sites if first.sites is not None else None,
-        # only tables have sites, and those are read as the files of one
+        # only tables have sites, and all tables are read as one
         site_names=first.site_names,
     )
 
@@ -254,7 +254,7 @@ def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples
 def interleaved(counts: Sequence[int]) -> np.ndarray:
     """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion.
 
-    Row j of a table of n rows lies at (j + ½)/n; of equal places the first table's comes first.
+    Row j of a table of n rows has the position (j + ½)/n; ties go to the first table.
 
     Args:
         counts: rows of each table.
@@ -269,7 +269,8 @@ def interleaved(counts: Sequence[int]) -> np.ndarray:
 def _join_inputs(
     parts: Sequence[Part], table: np.ndarray, source: np.ndarray, target: Path
 ) -> tuple[np.ndarray | Texts, float]:
-    """The inputs of the parts that `table` numbers, their rows `source`; and the value of a full-scale input."""
+    """Join the inputs of the parts that `table` numbers, at their rows `source`; also returns the value of a full-scale
+    input."""
     if isinstance(parts[0].samples.inputs, Texts):
         texts = parts[0].samples.inputs
         write_texts((texts[source[row : row + 1]][0] for row in range(len(source))), target)
@@ -278,7 +279,7 @@ def _join_inputs(
     arrays = [part.samples.inputs for part in parts if isinstance(part.samples.inputs, np.ndarray)]
     forms = [(str(inputs.dtype), inputs.shape[1:]) for inputs in arrays]
     are_images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
-    # grey is brought to colour, and nothing else to another number of channels
+    # grey images can become colour images; other channel counts must be equal
     are_images = are_images and len({shape[0] for _, shape in forms} - {1}) < 2
     for part, form in zip(parts, forms, strict=True):
         if form != forms[0] and not are_images:
@@ -308,7 +309,7 @@ def _join_inputs(
 
 
 def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
-    """The classes of all domains, by name, the first domain's first."""
+    """The classes of all domains, by name, in the first domain's order."""
     first = parts[0]
     names = dict.fromkeys(first.samples.class_names)
     for part in parts:
@@ -327,10 +328,8 @@ def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
 
 
 def _refuse_other_labels(parts: Sequence[Part]) -> None:
-    """Refuse tables whose labels are not of one task: two spellings of one label, or no label of any other table.
-
-    A site's table may lack a class, so that its labels need not be those of all.
-    """
+    """Refuse tables whose labels belong to different tasks: two spellings of one label, or no label in common with any
+    other table. A site's table may lack a class, so its labels need not be all labels."""
     labels: dict[str, set[str]] = {}
     for part in parts:
         numbers = np.unique(part.samples.labels[part.rows[: part.train_rows]])

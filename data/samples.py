@@ -1,4 +1,4 @@
-"""The samples of a data set, and the folder of NumPy arrays from which every process of a machine maps them."""
+"""The samples of a data set, and the folder of NumPy arrays that every process of a machine maps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protosphere.data.forms.texts import CONTENT, Texts
 
 INPUTS = "inputs.npy"
 ABOUT = "about.json"
-# known of each sample besides its inputs; `labels` alone is always there
+# arrays with a value per sample; only `labels` is always present
 ARRAYS = ("labels", "groups", "domains", "sites")
 NAMES = ("class_names", "domain_names", "site_names")
 
@@ -29,11 +29,11 @@ class Samples:
         train_rows: the number of training samples.
         class_names: K names.
         scale: the value of a full-scale input.
-        columns: of a table of numbers and categories, which become its features.
-        groups: (n,) int64, equal for samples that must stay together; None where there are no groups.
-        domains: (n,) int64, each sample's domain by its place in `domain_names`; None where there are no domains.
-        sites: (n,) int64, the value of `partition-column` by its place in `site_names`; None without that column.
-        key: of the cache entry; it changes whenever the data do. "" before they are in the cache.
+        columns: the columns of a table of numbers and categories, which become its features.
+        groups: (n,) int64, equal for samples that must stay together; None without groups.
+        domains: (n,) int64, each sample's domain by its position in `domain_names`; None without domains.
+        sites: (n,) int64, the value of `partition-column` by its position in `site_names`; None without that column.
+        key: of the cache entry; it changes whenever the data change. "" before they are in the cache.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Samples:
     key: str = ""
 
     def save(self, folder: Path) -> None:
-        """Write what `load` reads. Inputs that a reader has written there itself, as memory maps or texts, stay.
+        """Write what `load` reads. Inputs that a reader has already written there, as memory maps or texts, are kept.
 
         Raises:
             OSError: it cannot be written.
@@ -67,7 +67,7 @@ class Samples:
 
     @classmethod
     def load(cls, folder: Path) -> Samples | None:
-        """The samples that `save` has written, their inputs as a read-only memory map; None if they are not whole."""
+        """The samples that `save` has written, their inputs as a read-only memory map; None if they are incomplete."""
         try:
             values = json.loads((folder / ABOUT).read_text("utf-8"))
             values["columns"] = columns_from_json(values["columns"])

@@ -11,15 +11,15 @@ from protosphere.data.user_code import OwnCode, own_code
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What decides every client's samples; fields with a setting's name have its meaning (docs/settings.md).
+    """The settings that decide every client's samples; fields named like a setting have its meaning (docs/settings.md).
 
     Attributes:
-        shared_test_share: the share that no client gets: the shared test set of the ensemble.
+        shared_test_share: the share of the ensemble's shared test set, which no client gets.
         columns: the names of a table's columns.
-        listed: the local folders that need a classes.txt, since they are a site's (`refuse_unlisted`).
-        secret: in hexadecimal digits; with it a site's samples are each judged by itself, and split by their own
-            content (secret_split.py). "" for a stratified split.
-        code: a callable of the user that gives the samples, named by `dataset` or by a client's own path.
+        listed: which local folders need a classes.txt, because they belong to a site (`refuse_unlisted`).
+        secret: in hexadecimal digits; with it, each of a site's samples is judged by itself, and split by its own
+            content (splits.py). "" for a stratified split.
+        code: the user's callable that returns the samples, named by `dataset` or by a client's own path.
     """
 
     dataset: str
@@ -51,15 +51,15 @@ class DataSpec:
 
     @property
     def independent(self) -> bool:
-        """Whether each row is judged by itself: one that cannot be used is left out, and decides on nothing else."""
+        """Whether each row is judged by itself: an unusable row is excluded, and affects nothing else."""
         return bool(self.secret)
 
 
 def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
-    """The spec of a run with so many clients.
+    """The spec of a run with this number of clients.
 
     Args:
-        code: whether the run's settings may name a callable; not for a site with samples of its own.
+        code: whether the run's settings may name a callable; not for a site with its own samples.
     """
     values: dict[str, Any] = {field.name: getattr(settings, field.name, None) for field in fields(DataSpec)}
     values |= {

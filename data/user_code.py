@@ -12,7 +12,7 @@ from protosphere.core.errors import CodeError, DataError, ModelError
 from protosphere.data.forms.arrays import arrange
 from protosphere.data.samples import Samples
 
-USUAL = "dataset"  # the callable of a file, unless another is named
+USUAL = "dataset"  # the name of a file's callable if the setting names none
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OwnCode:
     """A callable, by `package.module:NAME`, `./file.py` or `./file.py:NAME`.
 
     Attributes:
-        name: of a file without the folder. place: the name to load it by. digest: of the file's content.
+        name: without a file's folder. place: the name to load it by. digest: of the file's content.
     """
 
     name: str
@@ -45,7 +45,7 @@ class OwnCode:
 
 
 def own_code(name: str) -> OwnCode | None:
-    """The code that a setting names, None if it names none. Nothing is run: a report asks, too.
+    """The code that a setting names; None if it names none. Nothing is run, because a report calls this, too.
 
     Raises:
         CodeError: its file cannot be read.
@@ -72,10 +72,10 @@ def _make_error(name: str, error: Exception) -> CodeError:
 
 
 def read_code(code: OwnCode) -> Samples:
-    """The samples that a callable gives."""
+    """The samples that a callable returns."""
     result = code()
     arrays = read_items(list(result) if isinstance(result, tuple) else [result], f"the data set {code.name!r} gives")
-    # with its `classes`, in which labels are positions, whatever they are called
+    # with its `classes`, labels are positions, whatever the names are
     return arrange(code.name, arrays)
 
 
@@ -84,7 +84,7 @@ def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
     `classes` if the first one has their names. Inputs are tensors or arrays of one shape, or images of PIL's.
 
     Args:
-        source: how an error begins, up to the verb before what is given.
+        source: the start of an error message, up to the verb.
 
     Raises:
         CodeError: there is no Dataset, or an item cannot be used.
@@ -116,9 +116,9 @@ def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
         arrays["y" + end] = np.array([y for _, y in items])
 
     if hasattr(datasets[0][0][0], "getbands"):
-        # an image of PIL's has its channels last, however many they are
+        # an image of PIL has its channels last, however many there are
         arrays["axes"] = np.array("NHWC" if arrays["x"].ndim == 4 else "NHW")
-    # a part of a Dataset, as `random_split` makes it, has the names in the whole one
+    # a part of a Dataset, as from `random_split`, has the class names in the whole one
     full_dataset: Any = datasets[0] if hasattr(datasets[0], "classes") else getattr(datasets[0], "dataset", None)
     if hasattr(full_dataset, "classes"):
         arrays["classes"] = np.array([str(name) for name in full_dataset.classes])
@@ -127,7 +127,7 @@ def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
 
 def _to_arrays(x: Any, y: Any) -> tuple[np.ndarray, int]:
     if getattr(x, "mode", "") in ("P", "1"):
-        # of an image with a palette the numbers are no colours
+        # the numbers of a palette image are no colours
         x = x.convert("RGB" if x.mode == "P" else "L")
     inputs = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
     label = int(y)

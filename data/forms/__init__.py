@@ -1,1 +1,1 @@
-"""The forms in which data lie: sources.py tells them apart, and each has a module."""
+"""The forms of data: sources.py tells them apart, and each has a module."""

@@ -42,11 +42,11 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, inde
 
 
 def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, bool]:
-    """The arrays `x`, as it is stored, and `y`, if there is one, of a `.npz` file for a model; and whether it lists
-    its classes.
+    """The arrays `x`, as stored, and `y`, if present, of a `.npz` file for a model; and whether the file lists its
+    classes.
 
     Args:
-        shape: of one input of the model; it says which axis has the channels, where the file does not.
+        shape: of one input of the model; it decides which axis has the channels, if the file does not.
     """
     arrays, _ = _load_archive(path, ["x", "y", "axes", "classes"])
     if "x" not in arrays:
@@ -143,12 +143,12 @@ def _to_arrow(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) 
         )
     if values.dtype.kind not in "iufbUS":
         raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
-    # Arrow cannot read another machine's byte order
+    # Arrow cannot read another byte order
     return pyarrow.chunked_array([pyarrow.array(values.astype(values.dtype.newbyteorder("=")))])
 
 
 def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
-    """Refuse `xtest` or `X_test`, whose test rows would be left out without a word."""
+    """Refuse `xtest` or `X_test`, whose test samples would be silently ignored."""
     expected = {array_name.replace("_", ""): array_name for array_name in _NAMES}
     for key in keys:
         array_name = expected.get(key.lower().replace("_", ""), key)
@@ -157,7 +157,7 @@ def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
 
 
 def _store_inputs(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
-    """Inputs as they are stored: uint8 or float32, images as (n, C, H, W)."""
+    """Inputs in stored form: uint8 or float32, images as (n, C, H, W)."""
     is_image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise _refusal(name, f"has {key} of shape {x.shape}: give it (n, ...), one row per sample")
@@ -184,7 +184,7 @@ def _describe_infinite(name: str, key: str, x: np.ndarray, row: int) -> DataErro
 
 
 def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
-    """Images as (n, C, H, W). Of (n, a, b, c) the channels are the axis a or c that alone has 1 to 4 entries."""
+    """Images as (n, C, H, W). Of (n, a, b, c), the channel axis is the only one of a and c with 1 to 4 entries."""
     if axes and (axes not in AXES or len(axes) != x.ndim):
         raise _refusal(
             name,
@@ -204,7 +204,7 @@ def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.nda
 
 
 def finite_rows(x: np.ndarray) -> np.ndarray:
-    """Which rows hold finite numbers alone: (n,) bool."""
+    """Which rows hold only finite numbers: (n,) bool."""
     finite = np.ones(len(x), dtype=bool)
     if x.dtype != np.uint8:
         for start in range(0, len(x), _BLOCK):
@@ -218,12 +218,12 @@ def _refusal(name: str, sentence: str) -> DataError:
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
-    """Write arrays by name to a file in `folder` that is named by its content; a file that is there stays."""
+    """Write arrays by name to a file in `folder` that is named after its content; an existing file is kept."""
     plain_arrays = {}
     for name, values in arrays.items():
         array = np.asarray(values)
         if array.dtype == object and array.ndim == 1 and all(isinstance(value, str) for value in array):
-            # strings as pandas holds them
+            # strings from pandas
             array = array.astype(str)
         plain_arrays[name] = array
     _refuse_misnamed("dataset", plain_arrays)
@@ -240,7 +240,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         with (
             replacing(path) as temporary,
             open(temporary, "wb", opener=_open_private) as file,
-            # savez cannot write an array that is named as one of its arguments
+            # savez cannot write an array named like one of its arguments
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
         ):
             for name, values in plain_arrays.items():
@@ -255,5 +255,5 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file for this user alone."""
+    """Open a file that only this user can read."""
     return os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""Which columns of a table hold inputs, labels, groups and sites."""
+"""The columns of a table that hold inputs, labels, groups and sites."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
 class Columns:
     """The names of a table's columns. `text`, `label`: "" for the usual names; `group`, `partition`: "" for none.
 
-    Samples that share a value in the column `group` (a patient's id) stay on one side of every split; those that share
-    one in `partition` (a hospital) go to one client.
+    Samples with the same value in the column `group` (a patient's id) stay on one side of every split; those with the
+    same value in `partition` (a hospital) go to one client.
     """
 
     text: str = ""
@@ -42,7 +42,7 @@ class Columns:
         return [column for column in (self.group, self.partition) if column]
 
     def find_label(self, name: str, present: Sequence[str], inputs: str = "") -> str:
-        """The column of labels of a table with the columns `present`, of which `inputs` is another."""
+        """The label column of a table with the columns `present`; it differs from `inputs`."""
         has = f"its columns are {', '.join(present) or 'none'}"
         for setting, column in self.named.items():
             if column not in present:

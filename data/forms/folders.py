@@ -1,4 +1,4 @@
-"""The files of a local data set: tables, arrays or images, for training and for test, and the names of the classes."""
+"""The files of a local data set: tables, arrays or images, for training and for test, and the class names."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from typing import Literal
 from protosphere.core.errors import DataError, LabelsError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
-LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # in any case
+LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # in upper or lower case
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}
 FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 SCHEMA = "columns.json"  # of a table of numbers (table_schema.py)
@@ -23,8 +23,8 @@ Listed = Literal["", "tables", "all"]
 
 @dataclass(frozen=True)
 class Folder:
-    """A local folder, or one `file` in it: its training and test files, and the format of these: that of its tables,
-    "arrays" or "images"."""
+    """A local folder, or one `file` in it: its training and test files, and their format: that of its tables, "arrays"
+    or "images"."""
 
     root: Path
     format: str
@@ -35,7 +35,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The path that was named: the folder, or the one file."""
+        """The path that was given: the folder, or the file."""
         return str(self.file or self.root)
 
     @property
@@ -45,7 +45,7 @@ class Folder:
         return path if path.is_file() else None
 
     def state(self) -> list[tuple[str, int, int]]:
-        """Name, size in bytes and time of change in ns of every file that the data are read from."""
+        """Name, size in bytes and modification time in ns of every file that the data are read from."""
         files = [*self.train, *self.test]
         names = (CLASSES, SCHEMA) if self.format in TABLE_SUFFIXES.values() else (CLASSES,)
         files += [self.root / name for name in names if (self.root / name).is_file()]
@@ -55,7 +55,7 @@ class Folder:
                 status = path.stat()
                 change = status.st_size, status.st_mtime_ns
             except OSError:
-                # the reader refuses a link to nowhere
+                # the reader refuses a broken link
                 change = -1, -1
             state.append((str(path.relative_to(self.root)), *change))
         return state
@@ -81,7 +81,7 @@ def read_folder(root: Path) -> Folder:
 
 
 def _refuse_overlooked(root: Path) -> None:
-    """Refuse files that would be left out without a word: names that end in capitals, and JSON lines."""
+    """Refuse files that would be silently ignored: suffixes in capitals, and JSON lines."""
     files = [root]
     if root.is_dir():
         files = [path for path in (*root.glob("*.*"), *root.glob("data/*.*")) if is_visible(path)]
@@ -96,7 +96,7 @@ def _refuse_overlooked(root: Path) -> None:
 
 
 def refuse_unlisted(folder: Folder, which: Listed) -> None:
-    """Refuse a folder without a `classes.txt`, where labels or names of folders would leave the site.
+    """Refuse a folder without a `classes.txt`, if labels or folder names would leave the site.
 
     Args:
         which: the folders that need one: "tables" (and arrays), "all", or none.
@@ -115,7 +115,7 @@ def listed_classes(root: Path) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     try:
-        # some editors begin a file with a mark
+        # some editors start a file with a byte order mark
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LabelsError(f"{path} cannot be read ({error}); it names a class per line, in UTF-8.") from None
@@ -133,7 +133,7 @@ def _tables(root: Path) -> list[Path]:
 
 
 def _table_folder(root: Path, tables: list[Path]) -> Folder:
-    # links are not followed: they may lead anywhere
+    # links are not followed, because they may lead anywhere
     for image in root.rglob("*"):
         if _is_image(image, root) and image.parent != root and tables[0].suffix != ".parquet":
             raise DataError(
@@ -183,7 +183,7 @@ def _image_folder(root: Path) -> Folder:
             "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv or "
             "train.parquet."
         )
-    # An empty class folder counts: so a site can say that it lacks a class that others have.
+    # An empty class folder counts: with it, a site can declare a class that it lacks.
     folders = sorted({class_of(path) for split in splits for path in _folders_in(split) if is_visible(path)})
     for name in folders:
         if class_names and name not in class_names:
@@ -196,17 +196,17 @@ def _image_folder(root: Path) -> Folder:
 
 
 def class_of(folder: Path) -> str:
-    """The class that a folder of images is named by; some systems write an accent as a letter of its own."""
+    """The class that a folder of images is named after; some systems decompose accented letters."""
     return unicodedata.normalize("NFC", folder.name)
 
 
 def is_visible(path: Path) -> bool:
-    """Whether a file or folder is not hidden: its name starts neither with a dot nor with two underscores."""
+    """Whether a file or folder is visible: its name starts neither with a dot nor with two underscores."""
     return not path.name.startswith((".", "__"))
 
 
 def is_visible_below(root: Path, path: Path) -> bool:
-    """Whether neither a file in a folder, nor a folder between the two, is hidden."""
+    """Whether a file in a folder, and all folders between the two, are visible."""
     return all(map(is_visible, map(Path, path.relative_to(root).parts)))
 
 
@@ -215,15 +215,15 @@ def _is_image(path: Path, root: Path) -> bool:
 
 
 def _folders_in(root: Path) -> list[Path]:
-    """The folders in another one, sorted. A link may be among them, but none that leads back to the folder."""
+    """The subfolders of a folder, sorted. Links are included, except those that lead back to the folder."""
     place = root.resolve()
     folders = [path for path in root.iterdir() if path.is_dir()]
     return sorted(path for path in folders if not (path.is_symlink() and place.is_relative_to(path.resolve())))
 
 
 def _images(root: Path) -> tuple[Path, ...]:
-    """The image files below the class folders of `root`, in an order that mixes the classes but never changes."""
-    # a walk follows a link where it begins, and no other: class folders may be links
+    """The image files below the class folders of `root`, in a fixed order that mixes the classes."""
+    # a walk follows a link at its start only: class folders may be links
     paths = chain(root.iterdir(), *(folder.rglob("*") for folder in _folders_in(root)))
     images = [path for path in paths if _is_image(path, root)]
     for path in images:
@@ -231,5 +231,5 @@ def _images(root: Path) -> tuple[Path, ...]:
             raise DataError(
                 f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name} or out of {str(root)!r}."
             )
-    # `max-samples` takes the first rows: in the order of the names they would all be of one class.
+    # `max-samples` takes the first samples, which would all be of one class in the order of names
     return tuple(sorted(images, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

@@ -1,6 +1,6 @@
-"""Encoded images to one array file: one channel if all are grey, and one size, their own or `image-size`.
+"""Decodes images into one array file: one channel if all are grey, and one size, their own or `image-size`.
 
-PIL is imported only to decode: a deployment starts a process per message, and decodes once.
+PIL is imported only for decoding: a deployment starts a process per message, and decodes once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ GREY = ("1", "L", "LA", "La")
 # Pillow's modes of more than 8 bits per channel
 TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
-Stored = dict[str, Any] | None  # {bytes, path} as a table holds an image; None for a missing one
-Images = Callable[[], Iterator[tuple[int, str, Stored]]]  # row number, its place for messages, image; anew each time
+Stored = dict[str, Any] | None  # {bytes, path} as in a table's image column; None for a missing image
+# row number, its place for messages, and the image; each call starts anew
+Images = Callable[[], Iterator[tuple[int, str, Stored]]]
 
 
 def open_image(place: str, stored: Stored) -> Image.Image:
@@ -33,7 +34,7 @@ def open_image(place: str, stored: Stored) -> Image.Image:
     content = stored.get("bytes") if stored else None
     name = _name(place, stored)
     if content is None:
-        # nobody would see that a file has changed, and a table may name any file of this machine
+        # a changed file would not be noticed, and a table could name any file of this machine
         path = stored.get("path") if stored else None
         what = f"names the file {path!r} where an image belongs" if path else "has no image"
         raise DataError(f"{place} {what}: write its bytes into the table or drop the row, or give a folder of images.")
@@ -126,7 +127,7 @@ def _describe_size(size: tuple[int, int]) -> str:
 
 
 def read_file(path: str | bytes) -> Stored:
-    """An image file as a table holds it; without content if the file cannot be read."""
+    """An image file in the form of a table's image column; without content if the file cannot be read."""
     try:
         content = Path(os.fsdecode(path)).read_bytes()
     except OSError:
@@ -135,7 +136,7 @@ def read_file(path: str | bytes) -> Stored:
 
 
 def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image (C, H, W) uint8 brought to (C, height, width), bilinear, antialiased; as it is if it has that size."""
+    """Resize an image (C, H, W) uint8 to (C, height, width), bilinear, antialiased; unchanged if it has that size."""
     if pixels.shape[1:] == (height, width):
         return pixels
     from PIL import Image
@@ -148,7 +149,7 @@ def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def refuse_image_size(dataset: str, image_size: int, content: str) -> None:
-    """Refuse an `image-size` of what are no images."""
+    """Refuse `image-size` for data other than images."""
     if image_size:
         raise DataError(f"image-size is {image_size}, but {dataset!r} holds {content} and no images: leave it 0.")
 
@@ -159,9 +160,10 @@ def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
 
 
 def too_deep(image: Image.Image) -> str:
-    """The mode of an image, not decoded yet, that has more than 8 bits per channel; "" of any other.
+    """The mode of an image with more than 8 bits per channel, before decoding; "" for any other image.
 
-    Pillow would take the upper 8 bits of colours and call the mode RGB. Its BGR;16 is 16 bits for all three channels.
+    Pillow would keep the upper 8 bits of colours and report the mode RGB. Its mode BGR;16 has 16 bits for all three
+    channels.
     """
     if image.mode in TOO_DEEP:
         return image.mode
@@ -169,7 +171,7 @@ def too_deep(image: Image.Image) -> str:
         for part in arguments if isinstance(arguments, tuple) else (arguments,):
             if isinstance(part, str) and ";16" in part and not part.startswith("BGR;"):
                 return part
-            # PPM files name their largest value
+            # PPM files contain their largest value
             if decoder.startswith("ppm") and isinstance(part, int) and part > 255:
                 return f"{image.mode};16"
     return ""

@@ -17,9 +17,9 @@ from protosphere.data.forms.columns import Columns
 if TYPE_CHECKING:
     import pyarrow
 
-MOST_CLASSES = 10_000  # more are texts, or the ids of rows
-SMALL_TABLE = 20  # rows; in so small a table each may have a class of its own
-# words for a missing value; the second ones only among numbers
+MOST_CLASSES = 10_000  # a column with more distinct values holds texts or row ids
+SMALL_TABLE = 20  # rows; in such a small table, each row may have its own class
+# words for a missing value; the second group only among numbers
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 MISSING_NUMBERS = (
     *MISSING,
@@ -30,7 +30,7 @@ _LARGEST = 2**63
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a number, perhaps an infinite one."""
+    """Whether a word is a number; infinity counts."""
     try:
         return not np.isnan(float(word))
     except ValueError:
@@ -38,14 +38,14 @@ def is_number(word: str) -> bool:
 
 
 def place_of(data_set: str, row: int, train_rows: int) -> str:
-    """Names a row of a data set whose training rows come first."""
+    """A phrase for a row of a data set whose training samples come first."""
     if row < train_rows:
         return f"row {row} of the train table of {data_set!r}"
     return f"row {row - train_rows} of the test table of {data_set!r}"
 
 
 def to_python(cell: Any) -> Any:
-    """The value of an Arrow scalar; None for one that is missing or not UTF-8."""
+    """The value of an Arrow scalar; None if it is missing or not UTF-8."""
     try:
         return cell.as_py()
     except UnicodeDecodeError:
@@ -53,11 +53,12 @@ def to_python(cell: Any) -> Any:
 
 
 def word_of(value: Any) -> str | None:
-    """A label, group or site as a word without blanks around it, 7.0 as 7; None if it is no whole number or string."""
+    """A label, group or site as a word without surrounding blanks, 7.0 as 7; None if it is neither a whole number nor a
+    string."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", errors="replace")
     if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
-        # one missing value makes floats of all numbers in a column
+        # one missing value turns all numbers of a column into floats
         value = int(value)
     if isinstance(value, int):
         return str(int(value))
@@ -104,7 +105,7 @@ class KeyColumn:
         return {word for word in map(word_of, self.values) if word is not None}
 
     def number(self, number_of: Callable[[Any], int | None]) -> np.ndarray:
-        """The number of each row's value, (n,) int64, -1 where it has none."""
+        """The number of each row's value, (n,) int64, -1 if it has none."""
         numbers = np.full(len(self.values), -1, np.int64)
         for index, value in enumerate(self.values):
             number = number_of(value)
@@ -138,7 +139,7 @@ class KeyColumn:
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The labels (n,) int64 of all rows, and their groups, sites and domains or None; -1 where a row has none."""
+    """The labels (n,) int64 of all rows, and their groups, sites and domains or None; -1 for a row without one."""
 
     labels: np.ndarray
     class_names: tuple[str, ...]
@@ -184,7 +185,7 @@ def read_keys(
         parts: each column's pieces, those of the training rows first. label: the name of the labels' column.
         class_names: the known names, () for none. are_positions: whether stored numbers are class numbers, whatever
             the names are.
-        independent: whether each row is judged by itself, so that a bad one is refused by nobody.
+        independent: whether each row is judged by itself; then a bad row is not refused.
     """
 
     def read(column: str) -> KeyColumn:
@@ -200,7 +201,7 @@ def read_keys(
     site_names: tuple[str, ...] = ()
     for column in columns.extra:
         key = read(column)
-        # stored numbers in their order, strings in the order of their letters
+        # stored numbers are sorted by value, strings alphabetically
         are_strings = any(isinstance(value, str) for value in key.values)
         ordered = sorted(key.words, key=None if are_strings else int)
         numbers[column] = key.number(_positions(ordered))
@@ -219,7 +220,7 @@ def _positions(words: Sequence[str]) -> Callable[[Any], int | None]:
 
 
 def number_by_first(values: np.ndarray) -> np.ndarray:
-    """Distinct values numbered in the order of their first rows: (n,) int64."""
+    """Number distinct values in the order of their first rows: (n,) int64."""
     import pandas as pd
 
     numbers: np.ndarray = pd.factorize(values)[0].astype(np.int64)
@@ -227,10 +228,10 @@ def number_by_first(values: np.ndarray) -> np.ndarray:
 
 
 def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
-    """The function from a label to its class number, None for what is no class.
+    """The function from a label to its class number; None for a value that is no class.
 
-    A name goes before a number. Numbers are class numbers, unless a class is called by a whole number that is not its
-    position, as grades are (1, 2, 3): then numbers are names, too.
+    A name takes precedence over a number. Numbers are class numbers, unless a class name is a whole number other than
+    its position, as with grades (1, 2, 3): then numbers are names.
 
     Args:
         are_positions: whether stored numbers are class numbers, whatever the names are.
@@ -256,7 +257,7 @@ def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callab
 
 
 def _name_classes(key: KeyColumn) -> tuple[str, ...]:
-    """The classes of a column without a list of them: its words, but not those for a missing value, sorted; or as many
+    """The classes of a column without a list of classes: its words except those for a missing value, sorted; or as many
     as its whole numbers need."""
     _refuse_target(key)
     others = key.words.difference(MISSING_NUMBERS)
@@ -275,7 +276,7 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
 
 
 def _refuse_target(key: KeyColumn) -> None:
-    """Refuse what a regression predicts: stored fractions, or written decimals that are nearly all different."""
+    """Refuse the target of a regression: stored fractions, or written decimals that are nearly all different."""
     has_fractions = False
     for value in key.values:
         if isinstance(value, float) and np.isfinite(value) and value % 1:

@@ -1,4 +1,4 @@
-"""Data sets by name, hub id or local path; and those of this package and of the hub."""
+"""Data sets by name, hub id or local path, and the reading of built-in and hub data sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datasets
 
 BUILT_IN = ("digits", "spiral")
-# short names of the papers' data sets: the hub id and, where there are several, the configuration
+# short names of the papers' data sets -> the hub id and, if there are several, the configuration
 HUB = {
     "cifar10": ("uoft-cs/cifar10", None),
     "cifar100": ("uoft-cs/cifar100", None),
@@ -39,9 +39,9 @@ HUB = {
 
 
 def locate(dataset: str) -> str | Folder:
-    """The local folder, or the name of the built-in or the hub's data set, that a `dataset` setting names."""
+    """The local folder, or the name of the built-in or hub data set, that a `dataset` setting names."""
     if is_path(dataset):
-        # what lies beside a link to a file is beside the link
+        # files next to a link belong to it, not those next to its target
         return read_folder(Path(os.path.abspath(os.path.expanduser(dataset))))
     if dataset in BUILT_IN:
         return dataset
@@ -102,7 +102,7 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
 
 @contextmanager
 def _quiet_hub(folder: Path) -> Iterator[None]:
-    """Have huggingface_hub download to `folder`, for which `datasets` has no parameter, and log no failed attempt."""
+    """Let huggingface_hub download to `folder`, which `datasets` cannot set, without logging failed attempts."""
     from huggingface_hub import constants
     from huggingface_hub.utils import logging
 

@@ -1,7 +1,7 @@
-"""Files of tables as Arrow: parquet, and CSV, which is read strictly.
+"""Table files as Arrow: parquet, and CSV, which is read strictly.
 
-pandas and Arrow guess: short rows lose columns silently, the string "00012" becomes 12, and "2020-01-01" a time. Here
-every CSV column has strings, and a broken row is an error.
+pandas and Arrow guess: short rows silently lose columns, the string "00012" becomes 12, and "2020-01-01" a time. Here
+every CSV column contains strings, and a malformed row is an error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from protosphere.core.errors import DataError
 if TYPE_CHECKING:
     import pyarrow
 
-BATCH = 1000  # rows in memory at once: images and texts are large
-_LARGE_BATCH = 100_000  # of numbers and labels, which are read as a whole
+BATCH = 1000  # rows in memory at once, since images and texts are large
+_LARGE_BATCH = 100_000  # for numbers and labels, which are read as a whole
 _LONGEST_HEADER = 2**20  # bytes
-_BLOCK_BYTES = 2**24  # no row may be longer
+_BLOCK_BYTES = 2**24  # the longest row
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,9 @@ class TablePart:
     """A piece of a table: a file, a split of the hub, or a folder of images.
 
     Attributes:
-        name: of the file, for messages. schema: its columns. batches: some columns, as tables of so many rows at most.
-        opens_files: whether the path of an image without bytes is read; it may be any file of this machine.
+        name: of the file, for messages. schema: its columns. batches: returns some columns, as tables of at most the
+            given number of rows.
+        opens_files: whether an image given by its path is read; the path may be any file of this machine.
     """
 
     name: str
@@ -41,7 +42,7 @@ class TablePart:
 
     @property
     def names(self) -> list[str]:
-        """The columns, in their order."""
+        """The columns, in order."""
         return list(self.schema.names)
 
     def read(self, names: Sequence[str]) -> pyarrow.Table:
@@ -57,16 +58,16 @@ class TablePart:
 
     @property
     def notes(self) -> dict[str, dict[str, Any]]:
-        """What `datasets` has noted about columns: the names of classes, and which columns are images."""
+        """The metadata that `datasets` has stored about columns: class names, and which columns are images."""
         try:
             noted = json.loads((self.schema.metadata or {})[b"huggingface"])["info"]["features"]
             return {name: note for name, note in noted.items() if isinstance(note, dict)}
         except (KeyError, ValueError, TypeError, AttributeError):
-            # somebody else may have written notes of another form
+            # other programs may have written other metadata
             return {}
 
     def class_names(self, column: str) -> tuple[str, ...]:
-        """The names of classes that are noted of a column, () for none; its numbers are positions among them."""
+        """The class names stored for a column, () for none; its numbers are positions in them."""
         names = self.notes.get(column, {}).get("names")
         return tuple(map(str, names)) if isinstance(names, list) else ()
 
@@ -77,10 +78,10 @@ def is_string(kind: Any) -> bool:
 
 
 def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
-    """A CSV or parquet file, of which the header alone is read now.
+    """Open a CSV or parquet file; only the header is read now.
 
     Args:
-        skips_ragged: whether a CSV row with more or fewer fields than the header is left out.
+        skips_ragged: whether a CSV row with more or fewer fields than the header is skipped.
     """
     import pyarrow
     import pyarrow.parquet
@@ -110,7 +111,7 @@ def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
 
 
 def _plain_type(kind: pyarrow.DataType) -> pyarrow.DataType:
-    """The type of a category's values, as pandas writes categories; plain strings for the strings of polars."""
+    """The type of a category's values, for pandas' categories; plain strings for the strings of polars."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(kind):
@@ -129,7 +130,7 @@ def _csv_header(path: Path) -> list[str]:
         header = file.readline(_LONGEST_HEADER)
     if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{str(path)!r} is UTF-16: save the file in UTF-8.")
-    # lines may end with a carriage return alone
+    # lines may end with a carriage return only
     header = header.lstrip(b"\r").partition(b"\r")[0]
     for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if sign in header and b"," not in header:
@@ -144,7 +145,7 @@ def _csv_header(path: Path) -> list[str]:
             "commas at the ends of its rows."
         )
     try:
-        # rows are judged when they are read
+        # rows are checked when they are read
         with _open_csv(path, (), skips_ragged=True) as reader:
             return list(reader.schema.names)
     except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
@@ -169,7 +170,7 @@ def _open_csv(path: Path, names: Sequence[str], skips_ragged: bool) -> Any:
     handler = (lambda row: "skip") if skips_ragged else None
     return csv.open_csv(
         path,
-        # with threads an error does not name the row
+        # with threads, an error does not name the row
         read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
         parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=handler),
         convert_options=csv.ConvertOptions(
@@ -179,7 +180,7 @@ def _open_csv(path: Path, names: Sequence[str], skips_ragged: bool) -> Any:
 
 
 def _describe_csv_error(path: Path, error: Exception) -> DataError:
-    """Arrow's message without the content of the row, which does not belong in a log."""
+    """Arrow's message without the row's content, which must not be logged."""
     reason = str(error)
     row = re.search(r"Row #(\d+)", reason)
     place = f"row {int(row[1]) - 2} of {str(path)!r}" if row else repr(str(path))

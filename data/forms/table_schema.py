@@ -1,8 +1,8 @@
 """The columns of a table of numbers and categories, and the features that a row becomes.
 
-A number is one feature. A category is one feature per value. Either has one more feature for a missing value if the
+A number is one feature. A category is one feature per value. Both have one more feature for missing values, if the
 column may lack values. A missing number stays NaN in the stored rows: each client replaces it by the mean of its own
-training rows. Sites agree on the features by a `columns.json` beside their tables.
+training samples. Sites agree on the features through a `columns.json` next to their tables.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
-MOST_VALUES = 200  # of a category; more are ids or texts
+MOST_VALUES = 200  # values of a category; a column with more holds ids or texts
 NOTHING = "no value"
-NUMBERS_SHARE = 0.9  # of a column's values, from which on the others are mistakes
-_FEW = 10  # values that a category may have, however few rows there are
+NUMBERS_SHARE = 0.9  # share of numbers among a column's values above which the others are errors
+_FEW = 10  # values that a category may have in a table of any size
 _TRUTHS = {"false": 0.0, "true": 1.0}
 
 
@@ -44,19 +44,19 @@ class Column:
 
     @property
     def features(self) -> int:
-        """How many features the column becomes."""
+        """The number of features of the column."""
         return (1 if self.kind == NUMBER else len(self.values)) + self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """The column as columns.json has it."""
+        """The column as in columns.json."""
         values = {"values": list(self.values)} if self.kind == CATEGORY else {}
         return {"name": self.name, "kind": self.kind, **values, "missing": self.missing}
 
     def encode(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """Features (n, features) float32, and which cells the column does not allow, (n,) bool."""
+        """Features (n, features) float32, and which cells are invalid, (n,) bool."""
         features = np.zeros((len(cells), self.features), np.float32)
         if self.kind == NUMBER:
-            # the other sites' table may have stored truths
+            # the table of another site may have stored booleans
             values, missing = _as_numbers(cells, _TRUTHS)
             with np.errstate(over="ignore"):
                 features[:, 0] = values
@@ -71,7 +71,7 @@ class Column:
         return features, wrong | (missing & (not self.missing))
 
     def _find_values(self, cells: pyarrow.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """The index of each cell's value, -1 for none of them; and which cells are missing."""
+        """The index of each cell's value, -1 for an unknown value; and which cells are missing."""
         import pyarrow
         import pyarrow.compute as pc
 
@@ -94,20 +94,20 @@ def columns_from_json(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns of a table that become features, in their order."""
+    """The columns of a table that become features, in order."""
 
     columns: tuple[Column, ...]
 
     @property
     def numeric(self) -> np.ndarray:
-        """Which features are numbers, neither indicators nor values of a category: (F,) bool."""
+        """Which features are numbers, not indicators or values of a category: (F,) bool."""
         flags = []
         for column in self.columns:
             flags += [column.kind == NUMBER] + [False] * (column.features - 1) if column.features else []
         return np.array(flags, dtype=bool)
 
     def count_missing(self, inputs: np.ndarray) -> dict[str, int]:
-        """How many encoded rows lack a value, for each column that may lack one."""
+        """The number of encoded rows without a value, for each column that may lack values."""
         counts, end = {}, 0
         for column in self.columns:
             end += column.features
@@ -117,10 +117,11 @@ class TableSchema:
 
     @classmethod
     def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
-        """The schema that all rows of a table have in common.
+        """Derive the schema from all rows of a table.
 
         Args:
-            name: the data set's, for messages. train_rows: the number of training rows, which come first.
+            name: the data set's, for messages.
+            train_rows: the number of training samples, which come first.
         """
         for column in table.column_names:
             if column in UNNAMED:
@@ -134,11 +135,13 @@ class TableSchema:
     def encode(
         self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows can be used, (n,) bool.
+        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows are usable, (n,) bool.
 
         Args:
-            name, train_rows: as in `fit`. table: some rows of all columns. first: the number of the first one.
-            independent: a cell that its column does not allow makes its row unusable, and is not refused.
+            name, train_rows: as in `fit`.
+            table: some rows of all columns.
+            first: the number of the first row.
+            independent: an invalid cell makes its row unusable instead of raising an error.
         """
         parts = [np.zeros((table.num_rows, 0), np.float32)]
         usable = np.ones(table.num_rows, dtype=bool)
@@ -219,7 +222,7 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
     distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
     texts = [word for word in distinct if not is_number(word)]
     if not texts:
-        # the column has an infinite number, whose row is refused later
+        # the column has an infinite number; its row is refused later
         return Column(column, NUMBER, missing=bool(missing.any()))
     if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
         sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
@@ -237,7 +240,7 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
 
 
 def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: np.ndarray, train_rows: int) -> None:
-    """Refuse a word in a column where nearly all `values` are numbers, more different ones than a category has."""
+    """Refuse a word in a column whose `values` are nearly all numbers, with more distinct ones than a category has."""
     numbers = values[np.isfinite(values)]
     if len(np.unique(numbers)) <= _FEW or len(numbers) < NUMBERS_SHARE * len(values):
         return
@@ -270,8 +273,8 @@ def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
 
 
 def _as_numbers(cells: pyarrow.ChunkedArray, words: Mapping[str, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for a missing one and infinity for what is no number; and which are missing. `words` may
-    stand for numbers."""
+    """Values (n,) float64, NaN for a missing value and infinity for a non-number; and which are missing. `words` may
+    represent numbers."""
     import pyarrow
 
     if not is_string(cells.type):
@@ -282,7 +285,7 @@ def _as_numbers(cells: pyarrow.ChunkedArray, words: Mapping[str, float] | None =
         values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
         values = np.array([_parse_number(word, words or {}) for word in texts.to_pylist()])
-    # the word nan is no number, either
+    # the word nan is not a number either
     return np.where(np.isnan(values) & ~missing, np.inf, values), missing
 
 
@@ -296,7 +299,7 @@ def _parse_number(word: str | None, words: Mapping[str, float]) -> float:
 
 
 def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tuple[Any, np.ndarray]:
-    """Cells as strings without blanks around them, null for what is missing; and which are missing."""
+    """Cells as strings without surrounding blanks, null for missing ones; and which are missing."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -306,13 +309,13 @@ def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tupl
 
 
 def join_tables(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
-    """Tables one below another; each column has the type that all parts have in common."""
+    """Concatenate tables; each column has the type that all parts have in common."""
     import pyarrow
 
     typed_parts = []
     for part in parts:
         for place, field in enumerate(part.schema):
-            # a column without a value has no type: other files may have numbers there
+            # a column without values has no type; other files may have numbers there
             if is_string(field.type) and part.column(place).null_count == part.num_rows:
                 part = part.set_column(place, field.name, pyarrow.nulls(part.num_rows))
         typed_parts.append(part)

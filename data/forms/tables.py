@@ -1,4 +1,5 @@
-"""Tables of files, of the hub or of a folder of images, as samples: numbers and categories, texts, or images."""
+"""Reads tables from files, from the hub or from a folder of images as samples: numbers and categories, texts, or
+images."""
 
 from __future__ import annotations
 
@@ -31,9 +32,12 @@ class TableSource:
     """The tables of a data set.
 
     Attributes:
-        name: the data set's, for messages. train, test: the parts.
-        class_names: the known names, () for none. are_positions: whether labels are class numbers, whatever the names.
-        schema: the columns.json, if there is one. may_be_numbers: whether the columns may be numbers and categories.
+        name: the data set's, for messages.
+        train, test: the parts.
+        class_names: the known names, () for none.
+        are_positions: whether labels are class numbers, whatever the names are.
+        schema: the columns.json, if there is one.
+        may_be_numbers: whether the columns may be numbers and categories.
         domain_of_part: the domain of each part, () without domains.
     """
 
@@ -165,10 +169,9 @@ def read_tables(
 
 
 def _find_inputs(source: TableSource, columns: Columns, site: bool) -> tuple[str, str]:
-    """What tables hold, and in which column the images or texts are.
+    """The kind of a table's contents, and the column of images or texts.
 
-    A table is text if a setting names the column, or if it has no column of images and has one of a usual name of
-    texts.
+    A table is text if a setting names the column, or if it has no image column and has a text column of a usual name.
     """
     if columns.text:
         return TEXTS, columns.text
@@ -195,7 +198,7 @@ def _find_inputs(source: TableSource, columns: Columns, site: bool) -> tuple[str
 
 
 def may_hold_images(table: TablePart) -> bool:
-    """Whether a table has a column of another type than strings and numbers."""
+    """Whether a table has a column of a type other than strings and numbers."""
     kinds = [str(field.type) for field in table.schema]
     return any(kind.startswith(("struct", "binary", "large_binary", "list")) for kind in kinds)
 

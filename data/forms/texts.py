@@ -1,4 +1,4 @@
-"""Many texts as one memory-mapped file: only the rows that are asked for come into memory."""
+"""Many texts in one memory-mapped file: only the requested rows are read into memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONTENT, ENDS = "inputs.utf8", "ends.npy"
 
 
 class Texts:
-    """n texts: their UTF-8 bytes one after another, a read-only memory map, and `ends` (n,) int64, where each ends."""
+    """n texts: their concatenated UTF-8 bytes, a read-only memory map, and `ends` (n,) int64, the end of each."""
 
     def __init__(self, content: np.ndarray, ends: np.ndarray) -> None:
         self._content = content
@@ -19,11 +19,11 @@ class Texts:
 
     @classmethod
     def open(cls, folder: Path) -> Texts:
-        """What write_texts has put into `folder`.
+        """Open what write_texts has written to `folder`.
 
         Raises:
-            OSError: it is not there.
-            ValueError: it is not whole.
+            OSError: it does not exist.
+            ValueError: it is incomplete.
         """
         ends = np.load(folder / ENDS)
         size = int(ends[-1]) if ends.size else 0
@@ -45,7 +45,7 @@ class Texts:
 
 
 def write_texts(texts: Iterable[str], folder: Path) -> None:
-    """Write texts to `folder`, which exists, without holding more than one of them."""
+    """Write texts to `folder`, which exists, with at most one of them in memory."""
     ends = [0]
     with (folder / CONTENT).open("wb") as stream:
         for text in texts:

@@ -1,1 +1,1 @@
-"""Who holds which rows: assignment.py works it out once a machine, by the partition that a run names."""
+"""The assignment of samples to clients; assignment.py computes it once per machine, by the run's partition."""

@@ -1,4 +1,4 @@
-"""Which client trains, tests and validates on which samples: worked out once per machine, the same everywhere."""
+"""The samples that each client trains, tests and validates on: computed once per machine, and equal on all."""
 
 import hashlib
 import json
@@ -32,16 +32,16 @@ from protosphere.data.samples import Samples
 from protosphere.data.spec import DataSpec, data_spec
 
 FORMAT = 6
-_MOST_LISTED = 5  # classes in a sentence
+_MOST_LISTED = 5  # classes listed in a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
     """The rows of the decoded data set that each client trains, tests and validates on, sorted; and those of the shared
-    test set, which no client holds.
+    test set, which no client has.
 
-    A row has one place, but for the official test rows of `way-shot` and `mixed`, which belong to every client of their
-    class (and domain).
+    Each row is used once, except for the official test rows of `way-shot` and `mixed`, which go to every client with
+    their class (and domain).
     """
 
     train: list[np.ndarray]
@@ -60,10 +60,10 @@ class Assignment:
 
 
 def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool = False) -> Assignment:
-    """The assignment of `data`, kept in the cache; the first process works it out, others wait.
+    """The assignment of `data`, stored in the cache; the first process computes it, others wait.
 
     Args:
-        single: whether a single client holds all rows as its own, and no partitioner runs.
+        single: whether a single client has all rows as its own, and no partitioner runs.
     """
     if single and spec.shared_test_share:
         raise DataError(
@@ -82,8 +82,8 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool =
 
 
 def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """How many rows of each class every client holds in all, (clients, K) int64, and the class names; None if this
-    machine has not worked it out yet. Downloads, decodes and writes nothing."""
+    """The number of rows of each class that every client has in total, (clients, K) int64, and the class names; None if
+    this machine has not computed it yet. Downloads, decodes and writes nothing."""
     try:
         data = Samples.load(entry(cache_dir, data_key(spec)))
     except DataError:
@@ -95,15 +95,15 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
 
 
 def shared_test_set(settings: Settings, clients: int) -> tuple[Samples, np.ndarray]:
-    """The data set of a simulation, and the rows of it that are the shared test set of the ensemble: samples that every
-    client predicts and none trains on."""
+    """The data set of a simulation, and the rows of the ensemble's shared test set: samples that every client predicts
+    and no client trains on."""
     spec, cache = data_spec(settings, clients), home() / "cache"
     data = open_data(spec, cache)
     return data, assignment(spec, data, cache).shared
 
 
 def domain_of(data: Samples, rows: np.ndarray) -> str:
-    """The one domain of all these rows, "" where there are none or several."""
+    """The domain of all these rows; "" if there are no domains or several."""
     numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
     return data.domain_names[numbers[0]] if numbers.size == 1 else ""
 
@@ -122,7 +122,7 @@ def name_of(spec: DataSpec, data: Samples, rows: np.ndarray) -> str:
 
 
 def _assign(spec: DataSpec, data: Samples, single: bool) -> Assignment:
-    # with a secret no row decides whether its client takes part
+    # with a secret, no row may decide whether the client takes part
     is_secret, is_official = single and spec.independent, spec.split == "official"
     if not single:
         refuse_undealable(spec, data)
@@ -156,14 +156,14 @@ def _assign(spec: DataSpec, data: Samples, single: bool) -> Assignment:
 
 def _select(spec: DataSpec, data: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows that are divided and split, the official test rows (none with split = "pooled"), and the shared test
-    set, which nobody gets."""
+    set, which no client gets."""
     total, train_rows = len(data.labels), data.train_rows
     is_official = spec.split == "official"
     available = train_rows if is_official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
     tested = 0
     if is_official:
-        # as large a part of the test rows as of the training rows; a site may have no training row at all
+        # the same share of the test rows as of the training rows; a site may have no training row at all
         tested = round((total - train_rows) * (used / train_rows if train_rows else 1))
 
     pool, official = np.arange(used), np.arange(train_rows, train_rows + tested)
@@ -174,8 +174,8 @@ def _select(spec: DataSpec, data: Samples) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
-    """The shared test set: a stratified share of the rows `among`, without those whose content another row that is
-    `used` repeats, and without their groups, so that no client trains on a copy."""
+    """The shared test set: a stratified share of the rows `among`, without rows that repeat another `used` row, and
+    without their groups, so that no client trains on a copy."""
     pool = Pool.of(data, among)
     fresh = pool.whole_units(np.flatnonzero(np.isin(among, used[occurs_once(data.inputs, used)])))
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
@@ -189,7 +189,8 @@ def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpe
 
 
 def _refuse_official(data: Samples) -> None:
-    """Refuse official test samples that a data set or a domain lacks, or that share a group with training samples."""
+    """Refuse a data set or a domain without official test samples, and test samples that share a group with training
+    samples."""
     what, lacking = f"data set {data.name!r}", data.train_rows == len(data.labels)
     if data.domains is not None:
         tested = np.bincount(data.domains[data.train_rows :], minlength=len(data.domain_names))
@@ -209,7 +210,7 @@ def _refuse_official(data: Samples) -> None:
 
 
 def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows: Assignment) -> None:
-    """Refuse official test samples on which no client is tested, and name classes that have no training sample."""
+    """Refuse official test samples if no client is tested on any, and name classes without a training sample."""
     only_tested = np.setdiff1d(data.labels[official], data.labels[pool])
     names = ", ".join(repr(data.class_names[label]) for label in only_tested[:_MOST_LISTED])
     names += ", …" if only_tested.size > _MOST_LISTED else ""
@@ -241,7 +242,8 @@ def _write_assignment(file: Path, rows: Assignment) -> None:
 
 
 def read_assignment(file: Path, total: int) -> Assignment | None:
-    """An assignment file, not to be written into; None if it is not there, not whole, or of more rows than `total`."""
+    """Read an assignment file; the result must not be modified. None if it is missing, incomplete, or has more rows
+    than `total`."""
     try:
         stat = file.stat()
         return _read(file, total, (stat.st_ino, stat.st_mtime_ns, stat.st_size))

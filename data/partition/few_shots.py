@@ -9,19 +9,19 @@ from protosphere.core.errors import DataError
 from protosphere.data.partition.units import Pool
 from protosphere.data.spec import DataSpec
 
-FEWEST_WAYS = 2  # with one class alone every answer is right
+FEWEST_WAYS = 2  # with a single class, every prediction is correct
 
 
 def few_shots(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give each client some classes, and of each of them some samples that no other client has.
+    """Give each client some classes, and some samples of each of them that no other client has.
 
     A client's number of classes is a uniform integer from max(2, ways − ways_spread) to ways + ways_spread, or to the
-    number of classes where that is less. Any set of so many classes that have samples is as likely. Its number of
-    samples, the same for each of its classes, is a uniform integer from max(1, shots − shots_spread) to shots +
-    shots_spread. What nobody drew belongs to nobody.
+    number of classes if that is lower. All sets of that many classes with samples are equally likely. Its number of
+    samples, equal for each of its classes, is a uniform integer from max(1, shots − shots_spread) to shots +
+    shots_spread. Samples that no client draws are not used.
 
-    With `mixed` each client has one domain, and draws from its classes; each domain goes to as many clients as any
-    other, or to one more. With `shots` 0 the clients that drew a class of a domain share all its samples evenly.
+    With `mixed`, each client has one domain and draws from its classes; the numbers of clients per domain differ by at
+    most one. With `shots` 0, the clients that draw a class of a domain share all its samples evenly.
 
     Returns:
         For each client its positions in the pool, sorted, int64; disjoint, rarely a cover.
@@ -54,7 +54,7 @@ def few_shots(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> list[np.n
     available = np.bincount(codes)
     if not spec.shots:
         demand = _share_evenly(demand > 0, available, rng)
-    # the cell that lacks most
+    # the cell with the largest shortage
     worst = int((demand.sum(axis=0) - available).argmax())
     needed = int(demand[:, worst].sum())
     if needed > available[worst]:
@@ -98,7 +98,7 @@ def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) 
     fewest = np.minimum(max(FEWEST_WAYS, spec.ways - spec.ways_spread), most)
     ways = rng.integers(fewest, most, clients, endpoint=True)
     places = rng.permuted(np.broadcast_to(np.arange(cells), allowed.shape), axis=1)
-    # what a client may not draw comes last
+    # cells that a client may not draw come last
     ranks = np.where(allowed, places, cells).argsort(axis=1).argsort(axis=1)
     shots, spread = (spec.shots, spec.shots_spread) if spec.shots else (1, 0)
     shots_by_client: np.ndarray = rng.integers(max(1, shots - spread), shots + spread, (clients, 1), endpoint=True)
@@ -108,7 +108,8 @@ def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) 
 def _share_evenly(is_sharing: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The number of the `available` (cells,) samples for each client, (clients, cells), of the cells that it shares.
 
-    All are shared, the odd ones at random; a client gets one at least, even if there are fewer samples than clients.
+    All samples are shared, and remainders go to random clients; a client gets at least one, even if there are fewer
+    samples than clients.
     """
     turn = np.where(is_sharing, rng.random(is_sharing.shape), np.inf).argsort(axis=0).argsort(axis=0)
     share, odd = np.divmod(available, is_sharing.sum(axis=0).clip(1))
@@ -116,15 +117,16 @@ def _share_evenly(is_sharing: np.ndarray, available: np.ndarray, rng: np.random.
 
 
 def _hand_out(demand: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give each client as many samples of each cell as it wants, at random, each sample to one client.
+    """Give each client the requested number of samples of each cell, at random, and each sample to one client.
 
     Args:
-        demand: (clients, cells) int, of no cell more than there are.
+        demand: (clients, cells) int, at most the number of samples per cell.
         codes: (n,) int in 0..cells−1, the cell of each sample.
     """
     clients, cells = demand.shape
     available = np.bincount(codes, minlength=cells)
-    # samples by cell and then at random go to client after client; the last holder of a cell is nobody
+    # samples, sorted by cell and then randomly, go to one client after another; the last holder of a cell gets the
+    # rest, which is unused
     order = np.lexsort((rng.random(codes.size), codes))
     counts = np.vstack([demand, available - demand.sum(axis=0)])
     holder = np.repeat(np.tile(np.arange(clients + 1), cells), counts.T.ravel())

@@ -1,7 +1,7 @@
-"""The partitions by name: functions that divide a pool among clients, and what follows for official test samples.
+"""The partitions by name: functions that divide a pool among clients, and the division of official test samples.
 
-A partition has a generator of its own: [seed, attempt] for `iid`, `dirichlet` and `pathological`, [seed, 0, 2] and
-[seed, 0, 3] for the others. The splits of clients have [seed, client], the shared test set [seed, 0, 1].
+Each partition has its own generator: [seed, attempt] for `iid`, `dirichlet` and `pathological`, [seed, 0, 2] and [seed,
+0, 3] for the others. Clients' splits use [seed, client], the shared test set [seed, 0, 1].
 """
 
 import math
@@ -22,7 +22,7 @@ WAY_SHOT, MIXED, COLUMN, SITES = "way-shot", "mixed", "column", "sites"
 Parts = list[np.ndarray]  # the units of each client, (k,) int64
 Partitioner = Callable[[Pool, DataSpec, np.random.Generator], Parts]
 
-# 1001 draws in all: each attempt has a new generator, and flwr-datasets draws this often from one
+# 1001 draws in total: each attempt has a new generator, from which flwr-datasets would draw this often
 _ATTEMPTS, _DRAWS = 91, 11
 
 
@@ -80,7 +80,7 @@ def divide_by_dirichlet(pool: Pool, spec: DataSpec, rng: np.random.Generator) ->
     """`dirichlet`: class by class, the clients' shares are drawn from Dir(alpha).
 
     The draws are those of flwr-datasets' partitioner, whose import takes two seconds; it draws again while a client has
-    fewer than `min_samples`. With `self_balancing` a client above an even share gets none of the classes to come.
+    fewer than `min_samples`. With `self_balancing`, a client above an even share gets no samples of later classes.
     """
     generator = np.random.default_rng(int(rng.integers(2**31)))
     even = len(pool) / spec.clients
@@ -104,9 +104,10 @@ def divide_by_class(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Par
     """`pathological`: blocks of clients with the same few classes, in uneven parts, as the generator of HtFLlib,
     ProtoNorm and TinyProto makes them.
 
-    Class after class goes to the first clients that have fewer than `classes_per_client`: to as many of them as there
-    are places for each class. All of them but the last get a number of its rows that is uniform between a tenth of an
-    even part (or `min_samples` over the number of classes, if that is more) and an even part; the last gets the rest.
+    Each class goes to the first clients that have fewer than `classes_per_client` classes; the number of these clients
+    is such that all places are filled. Each of them except the last gets a uniformly random number of its samples,
+    between a tenth of an even part (or `min_samples` over the number of classes, if that is more) and an even part; the
+    last gets the rest.
     """
     classes = np.unique(pool.labels)
     places = np.full(spec.clients, spec.classes_per_client)
@@ -125,7 +126,7 @@ def divide_by_class(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Par
 
 
 def divide_by_site(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
-    """`column` and `sites`: all units of a site go to one client, in turn where there are more sites than clients."""
+    """`column` and `sites`: all units of a site go to one client, in turn if there are more sites than clients."""
     return _deal_sites(pool, pool, spec)
 
 
@@ -144,7 +145,7 @@ def _deal_sites(pool: Pool, target: Pool, spec: DataSpec) -> Parts:
     return [np.flatnonzero(np.isin(values, present[client::clients])) for client in range(clients)]
 
 
-# each with the number of its generator, 0 for one per attempt
+# each with the number of its generator, 0 for one generator per attempt
 PARTITIONERS: dict[str, tuple[Partitioner, int]] = {
     IID: (divide_evenly, 0),
     DIRICHLET: (divide_by_dirichlet, 0),
@@ -158,11 +159,12 @@ PARTITIONERS: dict[str, tuple[Partitioner, int]] = {
 
 
 def deal_tests(spec: DataSpec, pool: Pool, parts: Parts, tests: Pool) -> Parts:
-    """The official test units of each client: those of its sites; with `way-shot` and `mixed` all of the classes, and
-    of the domain, that it holds; else those of each class in proportion to the clients' training units.
+    """The official test units of each client: those of its sites; with `way-shot` and `mixed`, all of the classes (and
+    the domain) that it has; otherwise those of each class in proportion to the clients' training units.
 
     Args:
-        pool, parts: the training units and their division. tests: the test units.
+        pool, parts: the training units and their division.
+        tests: the test units.
     """
     samples = pool.samples
     if spec.partition in (COLUMN, SITES):
@@ -182,10 +184,10 @@ def deal_in_proportion(test_labels: np.ndarray, train_counts: np.ndarray, seed: 
 
     Args:
         test_labels: (m,) int in 0..K−1. train_counts: (clients, K) int.
-        seed: decides which rows, and who gets the last row of equal remainders.
+        seed: decides which rows each client gets, and which client gets the last row of equal remainders.
 
     Returns:
-        For each client its sorted positions in `test_labels`. A class that no client holds goes to nobody.
+        For each client, its sorted positions in `test_labels`. A class that no client has is not used.
     """
     rng = np.random.default_rng(seed)
     parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in train_counts]
@@ -200,13 +202,13 @@ def deal_in_proportion(test_labels: np.ndarray, train_counts: np.ndarray, seed: 
 
 
 def class_counts(labels: np.ndarray, parts: Parts, num_classes: int) -> np.ndarray:
-    """Rows of each class (columns) that each client (rows) holds: (clients, num_classes) int64."""
+    """The number of rows of each class (columns) that each client (rows) has: (clients, num_classes) int64."""
     counts = [np.bincount(labels[part], minlength=num_classes) for part in parts]
     return np.array(counts, dtype=np.int64).reshape(len(parts), num_classes)
 
 
 def sites_of(spec: DataSpec, samples: Samples) -> np.ndarray | None:
-    """The site of each sample; None where the partition draws."""
+    """The site of each sample; None if the partition is random."""
     return {COLUMN: samples.sites, SITES: samples.domains}.get(spec.partition)
 
 

@@ -19,8 +19,8 @@ def stratified_split(
     """Split a client's rows into train, test and validation, stratified by class.
 
     The test part has round(share · m) rows, divided among the classes by largest remainder; then the validation part
-    likewise. Each class keeps at least one training row; test goes before validation where both want the last free row
-    of a class.
+    likewise. Each class keeps at least one training row; test takes precedence over validation for the last free row of
+    a class.
 
     Args:
         labels: (m,) int.
@@ -46,8 +46,8 @@ def stratified_split(
 def largest_remainder(quotas: np.ndarray, total: int, room: np.ndarray, ties: np.ndarray) -> np.ndarray:
     """Whole numbers (k,) near `quotas` that sum to `total` if `room` allows it (Hamilton's apportionment).
 
-    Each gets the whole part of its quota; what is left goes, one each, to the largest remainders that have room, and
-    again so while there is room. Of equal remainders the larger entry of `ties` comes first, then the lower index.
+    Each gets the whole part of its quota; the rest goes, one each, to the largest remainders that have room,
+    repeatedly. Of equal remainders, the larger entry of `ties` comes first, then the lower index.
     """
     seats = np.minimum(np.floor(quotas + 1e-9).astype(np.int64), room)
     remainders = np.round(quotas - seats, 9)
@@ -65,7 +65,7 @@ def secret_split(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Train, test and validation units: a unit's side is HMAC-SHA256(secret, content of its rows) / 2^256.
 
-    No row moves another. Shares hold on average only, and copies are on one side.
+    No row affects another. Shares hold only on average, and copies are on one side.
 
     Args:
         secret: in hexadecimal digits.
@@ -75,7 +75,7 @@ def secret_split(
     """
     key, hashes = bytes.fromhex(secret), content_hashes(pool.samples.inputs, pool.rows)
     owners = np.arange(len(pool.rows)) if pool.unit_of_row is None else pool.unit_of_row
-    # by unit, then by content: the order of rows says nothing
+    # sorted by unit, then by content, so that the order of rows reveals nothing
     order = np.lexsort((hashes, owners))
     bounds = np.searchsorted(owners[order], np.arange(len(pool) + 1))
     sides = np.zeros(len(pool), dtype=np.int64)

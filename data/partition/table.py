@@ -24,10 +24,10 @@ def table_digest(path: str) -> str:
 
 
 def divide_by_table(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> list[np.ndarray]:
-    """Divide samples as a table counts them: those of each class in a seeded shuffle, the first clients first.
+    """Divide samples by a table of counts: those of each class are shuffled and go to the clients in order.
 
     Returns:
-        For each client its positions in the pool, sorted, int64. What the table does not ask for is nobody's.
+        For each client, its positions in the pool, sorted, int64. Further samples are not used.
     """
     class_names = pool.samples.class_names
     demand = _read_counts(spec.partition_table, spec.clients, class_names)
@@ -82,7 +82,7 @@ def _read_counts(path: str, clients: int, class_names: tuple[str, ...]) -> np.nd
 
 def _read(path: str) -> str:
     try:
-        # a spreadsheet may put a mark before the first name
+        # a spreadsheet may put a byte order mark before the first name
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The units that are divided: samples, or the groups of samples, a patient's say, that stay together."""
+"""The units that are divided: samples, or groups of samples (such as a patient's) that stay together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from protosphere.data.samples import Samples
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The samples `rows` (m,) int64 of a data set, as units that are numbered by their first rows.
+    """The samples `rows` (m,) int64 of a data set as units, numbered by their first rows.
 
     Attributes:
-        labels: (u,) int64, each unit's most frequent class, the lowest of equals.
-        unit_of_row: (m,) int64; None where each row is a unit of its own.
+        labels: (u,) int64, each unit's most frequent class, the lowest one of a tie.
+        unit_of_row: (m,) int64; None if each row is a unit.
     """
 
     samples: Samples
@@ -49,14 +49,14 @@ class Pool:
         return np.sort(self.rows[_mark(units, len(self))[self.unit_of_row]])
 
     def whole_units(self, positions: np.ndarray) -> np.ndarray:
-        """The units all of whose rows are at `positions` (k,) of `rows`, sorted."""
+        """The units whose rows are all at `positions` (k,) of `rows`, sorted."""
         if self.unit_of_row is None:
             return np.sort(positions)
         outside = ~_mark(positions, len(self.rows))
         return np.flatnonzero(~_mark(self.unit_of_row[outside], len(self)))
 
     def by_unit(self, values: np.ndarray) -> np.ndarray:
-        """The one value of each unit, (u,), from the values (n,) of all samples."""
+        """The value of each unit, (u,), from the values (n,) of all samples."""
         values = values[self.rows]
         if self.unit_of_row is None:
             return values

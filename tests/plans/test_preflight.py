@@ -47,7 +47,7 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
     for name, words in (
         ("nowhere.here:make", r"^model 'nowhere\.here:make' cannot be imported: No module named 'nowhere'"),
         ("os:sep", r"^model 'os:sep' is of type str, which cannot be called"),
-        ("own_networks:picky", r"^model 'own_networks:picky' does not fit inputs .* gives a NoneType"),
+        ("own_networks:picky", r"^model 'own_networks:picky' does not fit inputs .* returns a NoneType"),
         ("hf:./none", r"'digits' holds images or numbers"),
     ):
         with pytest.raises((ModelError, DataError), match=words):

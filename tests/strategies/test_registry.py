@@ -33,7 +33,7 @@ CONTRADICTIONS = [
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
     ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
     ({"strategy": "protosphere", "privacy": "release", "encoder": "random"}, ["`privacy`", "protosphere"]),
-    ({"strategy": "protosphere", "encoder": "what"}, ["`encoder`", "'what' is none"]),
+    ({"strategy": "protosphere", "encoder": "what"}, ["`encoder`", "'what' is not an encoder"]),
     ({"strategy": "protosphere", "inference": "received"}, ["`inference`", "pool"]),
     ({"strategy": "gfpl", "wire-dtype": "float16"}, ['`wire-dtype` is "float16"', "`gfpl` sends mixtures"]),
     ({"strategy": "fedper", "wire-dtype": "float16"}, None),
