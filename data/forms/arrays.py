@@ -111,7 +111,7 @@ def arrange(
             raise _describe_infinite(name, "x" + end, x, int(rows.argmin()))
 
     listed = np.atleast_1d(np.asarray(arrays.get("classes", ()))).tolist()
-    class_names = class_names or tuple(word_of(value) or "" for value in listed)
+    class_names = class_names or tuple(word_of(value) or str(value) for value in listed)
     if len(set(class_names)) < len(class_names):
         raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
     parts = {}

@@ -31,6 +31,8 @@ def open_image(place: str, stored: Stored) -> Image.Image:
     """An image of a table, its header read and its pixels not yet."""
     from PIL import Image
 
+    if stored is not None and not isinstance(stored, dict):
+        raise DataError(f"{place} holds {type(stored).__name__} where an image belongs: write struct{{bytes, path}}.")
     content = stored.get("bytes") if stored else None
     name = _name(place, stored)
     if content is None:

@@ -53,19 +53,23 @@ def to_python(cell: Any) -> Any:
 
 
 def word_of(value: Any) -> str | None:
-    """A label, group or site as a word without surrounding blanks, 7.0 as 7; None if it is neither a whole number nor a
-    string."""
+    """A label, group or site as a word without surrounding blanks, 7.0 as 7, a boolean as True or False; None if it is
+    none of these, nor a string."""
+    if isinstance(value, bool):
+        return str(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", errors="replace")
     if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
         # one missing value turns all numbers of a column into floats
         value = int(value)
     if isinstance(value, int):
-        return str(int(value))
+        return str(value)
     if not isinstance(value, str):
         return None
-    word = unicodedata.normalize("NFC", str(value)).strip()
-    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word) or None
+    word = unicodedata.normalize("NFC", value).strip()
+    if "." in word:
+        word = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word)
+    return word or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +104,14 @@ class KeyColumn:
         return cls(data_set, name, train_rows, values, np.concatenate(codes))
 
     @cached_property
-    def words(self) -> set[str]:
+    def word_by_value(self) -> list[str | None]:
         """The distinct values as words."""
-        return {word for word in map(word_of, self.values) if word is not None}
+        return [word_of(value) for value in self.values]
+
+    @cached_property
+    def words(self) -> set[str]:
+        """The distinct words."""
+        return {word for word in self.word_by_value if word is not None}
 
     def number(self, number_of: Callable[[Any], int | None]) -> np.ndarray:
         """The number of each row's value, (n,) int64, -1 if it has none."""
@@ -114,7 +123,7 @@ class KeyColumn:
         return numbers[self.codes]
 
     def refuse(self, numbers: np.ndarray, what: str, num_classes: int = 0) -> None:
-        """Refuse the first row without a number, as a "label" of `num_classes` or as a "group"."""
+        """Refuse the first row without a number, as a "label" of `num_classes`, a "group" or a "site"."""
         rows = np.flatnonzero(numbers < 0)
         if not rows.size:
             return
@@ -124,6 +133,11 @@ class KeyColumn:
         if value is None or value != value or (isinstance(value, str) and not value.strip()):
             raise error(f"{place} has no {what} in column {self.name!r}: give it one or drop the row.")
         word = word_of(value)
+        if what == "label" and word in MISSING_NUMBERS:
+            raise error(
+                f"{place} has no label (it holds {value!r}): give it one or drop the row, or list the classes (in "
+                "classes.txt, or as `classes` of arrays) if that is one."
+            )
         if word is None:
             raise error(
                 f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
@@ -202,21 +216,17 @@ def read_keys(
     for column in columns.extra:
         key = read(column)
         # stored numbers are sorted by value, strings alphabetically
-        are_strings = any(isinstance(value, str) for value in key.values)
-        ordered = sorted(key.words, key=None if are_strings else int)
-        numbers[column] = key.number(_positions(ordered))
+        are_numbers = not any(isinstance(value, str | bytes | bool) for value in key.values)
+        ordered = sorted(key.words, key=int if are_numbers else None)
+        position = {word: number for number, word in enumerate(ordered)}
+        positions = [position.get(word or "", -1) for word in key.word_by_value]
+        numbers[column] = np.array(positions, np.int64)[key.codes]
         if not independent:
-            key.refuse(numbers[column], "group")
+            key.refuse(numbers[column], "site" if column == columns.partition else "group")
         if column == columns.partition:
             site_names = tuple(ordered)
     groups, sites = numbers.get(columns.group), numbers.get(columns.partition)
     return Keys(labels, class_names, groups, sites, site_names, train_rows)
-
-
-def _positions(words: Sequence[str]) -> Callable[[Any], int | None]:
-    """The function from a value to the position of its word."""
-    position = {word: number for number, word in enumerate(words)}
-    return lambda value: position.get(word_of(value) or "")
 
 
 def number_by_first(values: np.ndarray) -> np.ndarray:
@@ -265,6 +275,14 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     names = sorted(key.words.difference(MISSING_NUMBERS if are_numbers else MISSING))
     count = len(names)
     are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
+    are_stored = any(
+        isinstance(value, int | float) and type(value) is not bool and value == value for value in key.values
+    )
+    if are_stored and not are_whole:
+        raise LabelsError(
+            f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits: write all "
+            "labels alike, or list the classes in classes.txt."
+        )
     if names and are_whole:
         count = max(map(int, names)) + 1
     if count > MOST_CLASSES:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class TablePart:
     batches: Callable[[Sequence[str], int], Iterator[pyarrow.Table]]
     opens_files: bool = False
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The columns, in order."""
         return list(self.schema.names)
@@ -56,7 +57,7 @@ class TablePart:
         """Whether a column holds strings."""
         return is_string(self.schema.field(name).type)
 
-    @property
+    @cached_property
     def notes(self) -> dict[str, dict[str, Any]]:
         """The metadata that `datasets` has stored about columns: class names, and which columns are images."""
         try:

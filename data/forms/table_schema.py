@@ -76,8 +76,9 @@ class Column:
         import pyarrow.compute as pc
 
         if pyarrow.types.is_boolean(cells.type):
-            # as pandas writes them to a CSV file
-            cells = pc.if_else(cells, "True", "False")
+            # as pandas writes them to a CSV file, or as the list has them
+            is_lower = not {"true", "false"}.isdisjoint(self.values)
+            cells = pc.if_else(cells, *(("true", "false") if is_lower else ("True", "False")))
         words, missing = _as_words(cells, MISSING)
         values = pyarrow.array(self.values, pyarrow.string())
         codes: np.ndarray = pc.index_in(words, value_set=values).fill_null(-1).to_numpy()

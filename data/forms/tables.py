@@ -138,6 +138,12 @@ def read_tables(
     tables = [part.read([*feature_names, *key_names]) for part in parts]
     train_rows = sum(table.num_rows for table in tables[: len(source.train)])
     noted_names = first.class_names(label)
+    for part in parts:
+        if (part.class_names(label) or noted_names) != noted_names:
+            raise DataError(
+                f"column {label!r} of {source.name!r} lists other classes in {part.name} than in {first.name}: write "
+                "the same list, in the same order, into both."
+            )
     keys = read_keys(
         source.name,
         {name: [table.column(name) for table in tables] for name in key_names},
@@ -215,9 +221,10 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
                     "sites: remove it."
                 )
         return names
+    known_names = set(first.names)
     for part in source.train[1:]:
         for name in part.names:
-            if name not in first.names:
+            if name not in known_names:
                 raise DataError(
                     f"{source.name!r} has the column {name!r} in {part.name}, but not in {first.name}: give all tables "
                     f"the same columns, or name those to use in {SCHEMA}."
@@ -227,8 +234,9 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
 
 def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[str]) -> None:
     for part in parts:
+        present = set(part.names)
         for name in names:
-            if name not in part.names:
+            if name not in present:
                 raise DataError(
                     f"{data_set!r} has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}: "
                     f"give all tables the columns of the first, or of {SCHEMA}."

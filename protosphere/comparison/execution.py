@@ -156,11 +156,13 @@ class Processes:
     def failure(self, run: Any) -> str | None:
         """Why a run failed; of a process that was killed, its exit code and its last line of output."""
         process, receiver, order = run
-        if process.is_alive():
-            return None
+        # before the pipe is read: a process that ends in between has sent its answer
+        is_alive = process.is_alive()
         with suppress(EOFError):
             if receiver.poll():
                 return str(receiver.recv())
+        if is_alive:
+            return None
         output = Path(order.place) / OUTPUT
         lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []
         last = next((line for line in reversed(lines) if line.strip()), "no output")

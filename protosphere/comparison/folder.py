@@ -81,7 +81,7 @@ class ComparisonFolder:
             files = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
             if files:
                 return cls(files[-1].parent.absolute())
-        for path in (Path(name).expanduser(), root / name):
+        for path in (Path(os.path.expanduser(name)), root / name):
             if (path / FILE).exists():
                 return cls(path.absolute())
         raise SettingError(
@@ -106,7 +106,7 @@ class ComparisonFolder:
             trials = [Trial(**trial) for trial in content["trials"]]
             for trial in trials:
                 # its folder is deleted before its run, so it must lie here
-                if not is_run_name(trial.name):
+                if not is_run_name(trial.name) or not isinstance(trial.settings, dict):
                     raise ValueError(f"{shown(trial.name)} is not a run of it")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(

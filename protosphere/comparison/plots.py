@@ -35,7 +35,8 @@ def plots_of(spec: ComparisonSpec, trials: pd.DataFrame) -> dict[str, list[Plot]
     for number, row in enumerate(spec.rows, start=1):
         for name, make in makers_of(spec).items():
             with suppress(NothingToPlotError):
-                plots.setdefault(row.label, []).append(make(spec, trials, row.label, name=f"{name}-row{number}"))
+                plot = make(spec, trials, row.label, name=f"{name}-row{number}")
+                plots.setdefault(row.label, []).append(plot)
     return plots
 
 

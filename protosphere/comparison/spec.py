@@ -316,9 +316,12 @@ def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
     for dataset in spec.datasets:
         methods = {}
         for label, method_settings in dataset.methods.items():
-            methods[pick(label, spec.methods, f"`methods` of {dataset.label}").label] = method_settings
+            method = pick(label, spec.methods, f"`methods` of {dataset.label}", by_label=True).label
+            if method in methods:
+                raise SettingError(f"`methods` of {dataset.label} has {shown(method)} twice; join its settings.")
+            methods[method] = method_settings
         datasets.append(replace(dataset, methods=methods))
-    baseline = file.baseline and pick(file.baseline, spec.methods, "`baseline`").label
+    baseline = file.baseline and pick(file.baseline, spec.methods, "`baseline`", by_label=True).label
     printed: list[Printed] = []
     for paper_table in file.paper:
         printed += _printed_of(checked(PaperTable, paper_table), spec)
@@ -444,23 +447,24 @@ def _printed_of(table: PaperTable, spec: ComparisonSpec) -> list[Printed]:
         for name, values in leaves(spec.vary):
             for value in values if isinstance(values, list) else []:
                 methods.append(Entry(varied_label(method.label, name, value)))
-    row = Row(pick(table.dataset, spec.datasets, "`dataset` in `paper`"))
+    row = Row(pick(table.dataset, spec.datasets, "`dataset` in `paper`", by_label=True))
     if spec.partitions:
-        row = Row(row.dataset, pick(table.partition, spec.partitions, "`partition` in `paper`"))
+        row = Row(row.dataset, pick(table.partition, spec.partitions, "`partition` in `paper`", by_label=True))
     metric = str(parse_metric(table.metric or str(spec.metrics[0])))
     printed = []
     for name, accuracy in table.accuracy.items():
-        label = pick(name, methods, "`accuracy` in `paper`").label
+        label = pick(name, methods, "`accuracy` in `paper`", by_label=True).label
         values = {"row": row.label, "method": label, "metric": metric, "accuracy": accuracy}
         printed.append(checked(Printed, values))
     return printed
 
 
-def pick(name: str, entries: Sequence[Entry], where: str) -> Entry:
+def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
     """The entry with this label, else with this other name; letter case and punctuation decide only ties.
 
     Args:
         where: the place of the name, for the error.
+        by_label: whether only labels count: several methods may have one strategy.
 
     Raises:
         SettingError: there is none; the sentence names the nearest.
@@ -473,7 +477,7 @@ def pick(name: str, entries: Sequence[Entry], where: str) -> Entry:
         if plain_name == _plain(entry.label):
             return entry
     for entry in entries:
-        if plain_name in map(_plain, entry.names):
+        if not by_label and plain_name in map(_plain, entry.names):
             return entry
     labels = list(dict.fromkeys(entry.label for entry in entries))
     known_names = [*labels, *(other for entry in entries for other in sorted(entry.names))]
@@ -550,10 +554,7 @@ def narrow(
 
 def _read_seed(text: str) -> int | str:
     """A seed; text that is no number is refused later, with the whole list."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
@@ -579,16 +580,19 @@ def with_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar], vary: 
         vary: the texts of `--vary`, such as `protonorm.gamma=3,10,30`.
     """
     changes: dict[str, Any] = {}
-    notes = [spec.note.rstrip(".")]
+    notes = [spec.note] if spec.note else []
     settings = {name: value for name, value in overrides.items() if name not in INDIFFERENT}
     if settings:
-        notes.append(f"All trials have {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+        words = ", ".join(f"{name} = {value}" for name, value in settings.items())
+        notes.append(f"Trials that read them have {words}.")
     if spec.paper and (settings or vary):
-        notes.append("The paper's values are left out: they were measured with other settings")
+        notes.append("The paper's values are left out: they were measured with other settings.")
         changes["paper"] = ()
+    if spec.note and len(notes) > 1:
+        notes[0] = f"{spec.note.rstrip('.')}."
     if "dataset" in overrides and len(spec.datasets) == 1:
         (dataset,) = spec.datasets
         label = short_name(str(overrides["dataset"]))
         changes["datasets"] = (replace(dataset, label=label),)
         changes["name"] = label if spec.name == dataset.label else spec.name
-    return replace(spec, note=". ".join(filter(None, notes)), **changes)
+    return replace(spec, note=" ".join(notes), **changes)

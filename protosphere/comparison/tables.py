@@ -35,6 +35,9 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"}
 TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 TEX |= {letter: f"${letter}$" for letter in "<>|"}
 TEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "→": r"$\to$"}
+# Greek letters whose command is not their name: LaTeX has none for those that look like Latin ones
+GREEK = {greek: rf"\mathrm{{{latin}}}" for greek, latin in zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEZHIKMNOPTYXo", strict=True)}
+GREEK |= {"ε": r"\varepsilon", "ϵ": r"\epsilon", "φ": r"\varphi", "ϕ": r"\phi", "ϑ": r"\vartheta", "ς": r"\varsigma"}
 # the sign of a number, unlike the hyphen of CIFAR-10; also in 5e-05
 MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)|(?<=\de)-(?=\d)")
 
@@ -155,11 +158,14 @@ def as_tex(text: str) -> str:
 
 
 def _greek(letter: str) -> str:
-    r"""LaTeX's command for a small Greek letter, `$\gamma$`; any other letter as it is."""
-    prefix, _, name = unicodedata.name(letter, "").rpartition(" ")
-    if prefix != "GREEK SMALL LETTER":
+    r"""LaTeX's command for a Greek letter, `$\gamma$`; any other letter as it is."""
+    if letter in GREEK:
+        return f"${GREEK[letter]}$"
+    match = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(letter, ""))
+    if not match:
         return letter
-    return rf"$\{name.lower().replace('lamda', 'lambda')}$"
+    name = match[2].lower().replace("lamda", "lambda")
+    return rf"$\{name.title() if match[1] == 'CAPITAL' else name}$"
 
 
 # --- what each shows -------------------------------------------------------------------------------------------

@@ -78,12 +78,15 @@ def expand(
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     _refuse_overrides(spec, overrides)
-    _refuse_unknown_data(data, [*spec.datasets, *known])
     planned: list[tuple[Row, Entry, RunConfig]] = []
+    datasets: set[str] = set()
     for row in spec.rows:
         for method in spec.methods:
             settings = settings_of(spec, row, method, overrides)
-            planned.append((row, method, settings | {"dataset": _with_paths(str(settings["dataset"]), data)}))
+            dataset = str(settings["dataset"])
+            datasets.add(dataset)
+            planned.append((row, method, settings | {"dataset": _with_paths(dataset, data)}))
+    _refuse_unknown_data(data, datasets, known)
     _refuse_missing_data([(row, settings) for row, _, settings in planned])
     trials: list[Trial] = []
     for row, method, settings in planned:
@@ -128,7 +131,8 @@ def refuse_unmeasured(spec: ComparisonSpec, trials: Sequence[Trial]) -> None:
 
 def with_common_rules(spec: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
     """The comparison with metrics of the rules that all methods have, if it names no metric and the methods' own rules
-    differ. Unless the rule itself varies; and a paper's values are of the methods' own rules."""
+    differ. It is unchanged if the rule itself varies, or if it has a paper's values, which are by methods' own
+    rules."""
     runs = [read_settings(trial.settings) for trial in trials]
     if any("inference" in method.varied for method in spec.methods):
         return spec
@@ -220,12 +224,13 @@ def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
     return ",".join(paths)
 
 
-def _refuse_unknown_data(data: Mapping[str, str], entries: Sequence[Entry]) -> None:
-    items: set[str] = set()
-    for entry in entries:
+def _refuse_unknown_data(data: Mapping[str, str], datasets: set[str], known: Sequence[Entry]) -> None:
+    items = set(datasets)
+    for entry in known:
         settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
-        dataset = str(settings["dataset"])
-        items |= {dataset, *listed(dataset)}
+        items.add(str(settings.get("dataset", "")))
+    items |= {item for dataset in items if dataset for item in listed(dataset)}
+    items.discard("")
     names = sorted({short_name(item) for item in items})
     for name in data:
         if name not in items and name not in names:

@@ -35,7 +35,7 @@ def with_variants(
         is_part: whether methods of the file were left out; then no method need read what the file varies.
 
     Raises:
-        SettingError: a setting is unknown, shared by a row, read by no method, or has less than two values.
+        SettingError: a setting is unknown, shared by a row, read by no method, or has fewer than two values.
     """
     values_of_texts = dict(_read_text(text) for text in texts)
     values_by_setting = _read_table(spec.vary) | values_of_texts

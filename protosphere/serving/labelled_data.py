@@ -122,7 +122,7 @@ def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
 
 
 def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions: bool = False) -> list[int]:
-    """Class numbers, as in `read_labels` for training data.
+    """Class numbers, as in `read_keys` for training data.
 
     Args:
         are_positions: whether stored numbers are class numbers, whatever the names of the classes are.

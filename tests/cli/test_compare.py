@@ -106,7 +106,7 @@ def test_settings_of_the_command_line_are_in_the_notes_and_a_papers_values_are_l
     assert (len(spec.paper), spec.note) == (1, "")
     spec, _ = resolved(FILE + PAPER, "alpha=0.5", tmp_path)
     assert spec.paper == ()
-    assert "All trials have alpha = 0.5. The paper's values are left out" in spec.note
+    assert "Trials that read them have alpha = 0.5. The paper's values are left out" in spec.note
     assert [row.label for row in spec.rows] == ["Digits"]
 
 

@@ -1,5 +1,6 @@
 """Trials in processes and as tasks: how many at a time, and what one that dies leaves. `make ray-check` tests Ray."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import psutil
@@ -126,6 +128,23 @@ print(found.table()["seeds"].tolist())
 
 
 @pytest.mark.integration
+def _answer_and_stay(sender):
+    sender.send("")
+    time.sleep(30)
+
+
+def test_a_trial_whose_threads_go_on_is_finished_when_it_has_answered(tmp_path):
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_answer_and_stay, args=(sender,))
+    process.start()
+    run = (process, receiver, Order({}, str(tmp_path)))
+    try:
+        assert comes(lambda: Processes([{}]).failure(run) == "")
+        assert process.is_alive()
+    finally:
+        process.kill()
+
+
 def test_a_script_without_a_guard_for_its_main_module_compares_once_and_leaves_no_process(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(rounds=1, results=str(tmp_path / "results")))

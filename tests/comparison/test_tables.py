@@ -249,7 +249,7 @@ def test_markdown_escapes_its_signs():
         ("CIFAR-10 <last-5>", "CIFAR-10 $<$last-5$>$"),
         ("a|b > c", "a$|$b $>$ c"),
         ("-", "-"),
-        ("γ - 2 ± ε", r"$\gamma$ - 2 $\pm$ $\epsilon$"),
+        ("γ - 2 ± ε", r"$\gamma$ - 2 $\pm$ $\varepsilon$"),
         ("λ=-1", r"$\lambda$=$-$1"),
         # both would be an argument of the line's end before them
         ("[ours] a", "{}[ours] a"),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, LabelsError
 from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.decode import open_data
 from protosphere.data.forms.columns import Columns
@@ -247,6 +247,35 @@ def test_a_patient_is_the_same_however_it_is_written(read, suffix, patients):
 def test_stored_sites_are_numbered_in_their_order(read):
     assert read({"clinic": alternating(10, 9, 2)}, "parquet", partition="clinic").site_names == ("2", "9", "10")
     assert read({"clinic": alternating("10", "9")}, "parquet", partition="clinic").site_names == ("10", "9")
+
+
+def test_stored_truths_are_the_classes_that_written_ones_are(read, tmp_path):
+    data = read({"size": [1.5, 2.5, 3.5, 4.5], "label": [True, False, True, False]})
+    assert data.class_names == ("False", "True")
+    assert data.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_groups_of_bytes_are_groups(tmp_path):
+    groups = np.array([b"n", b"s", b"n", b"s"])
+    np.savez(tmp_path / "a.npz", x=np.eye(4, dtype=np.float32), y=np.arange(4) % 2, ward=groups)
+    data = open_data(DataSpec(str(tmp_path / "a.npz"), columns=Columns(group="ward")), tmp_path / "cache")
+    assert data.groups.tolist() == [0, 1, 0, 1]
+
+
+def test_names_in_one_table_and_numbers_in_the_other_are_refused(tmp_path):
+    for split, labels in (("train", ["cat", "dog"]), ("test", [0, 1])):
+        pd.DataFrame({"size": [1.5, 2.5], "label": labels}).to_parquet(tmp_path / f"{split}.parquet")
+    with pytest.raises(LabelsError, match="names and numbers"):
+        open_data(DataSpec(str(tmp_path)), tmp_path / "cache")
+
+
+def test_lists_of_classes_in_another_order_are_refused(tmp_path):
+    for split, names in (("train", ["cat", "dog"]), ("test", ["dog", "cat"])):
+        features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+        table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+        table.to_parquet(tmp_path / f"{split}.parquet")
+    with pytest.raises(DataError, match=r"'label' .*other classes in test\.parquet than in train\.parquet"):
+        open_data(DataSpec(str(tmp_path)), tmp_path / "cache")
 
 
 def write_sites(root, north, south):

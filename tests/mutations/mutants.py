@@ -563,8 +563,8 @@ MUTANTS = {
     ),
     "ill with a blank another class": Mutant(
         D + "forms/labels.py",
-        'word = unicodedata.normalize("NFC", str(value)).strip()',
-        'word = unicodedata.normalize("NFC", str(value))',
+        'word = unicodedata.normalize("NFC", value).strip()',
+        'word = unicodedata.normalize("NFC", value)',
         "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
@@ -575,7 +575,7 @@ MUTANTS = {
     ),
     "stored sites in the order of their letters": Mutant(
         D + "forms/labels.py",
-        "key=None if are_strings else int",
+        "key=int if are_numbers else None",
         "key=None",
         "tests/data/test_tables.py -k sites",
     ),
