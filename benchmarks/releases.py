@@ -34,7 +34,7 @@ COMMON: dict[str, Any] = {
 
 
 def release(epsilon: float) -> dict[str, Any]:
-    """The settings of a release whose effect is measured without privacy."""
+    """The settings of a release; clients also report the accuracy, outside the guarantee."""
     return {"privacy": "release", "privacy-epsilon": epsilon, "privacy-measure": True, "encoder": "handcrafted"}
 
 

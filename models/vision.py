@@ -56,8 +56,8 @@ def _remove_classifier(network: nn.Module) -> None:
     if isinstance(getattr(network, "dropout", None), nn.Dropout):
         network.dropout = nn.Identity()
     if isinstance(getattr(network, "avgpool", None), nn.AdaptiveAvgPool2d):
-        # VGG and AlexNet pool to 7x7 and 6x6: on small images, that repeats pixels and makes features up to 49 times as
-        # wide
+        # VGG and AlexNet pool to 7x7 and 6x6, which makes features 49 or 36 times as wide, and repeats pixels of small
+        # images
         network.avgpool = nn.AdaptiveAvgPool2d(1)
 
 

@@ -143,7 +143,7 @@ class Run:
         >>> run.clients.pivot(index="round", columns="client", values="accuracy").shape
         (3, 2)
 
-        Under `privacy`, clients keep their accuracies to themselves, and the columns are absent.
+        Under `privacy`, clients keep their accuracies to themselves, and `accuracy` is NaN.
 
         Raises:
             SettingError: as `summary`.

@@ -201,7 +201,7 @@ def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: st
 
 
 def _is_given(value: object) -> bool:
-    # a value such as a module or class has no truth value to test
+    # the truth value of a module or class says nothing about whether it was given
     return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 

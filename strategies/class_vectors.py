@@ -26,7 +26,7 @@ def with_class_vectors(*parts: str, counts: bool = False) -> m.Exchange:
 
 
 def received_vectors(received: m.Payload | None, start: Tensor) -> m.PrototypeSet:
-    """v_c of all classes as received, (K, d) float64; before the first message, the initial ones."""
+    """v_c of all classes as received, (K, d); before the first message, the initial ones in float32."""
     if received is None or m.PROTOTYPES.name not in received:
         return m.PrototypeSet(torch.arange(len(start)), start.float())
     return m.prototypes_of(received)

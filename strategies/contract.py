@@ -195,7 +195,7 @@ class Objective:
         return vectors if isinstance(vectors, PrototypeSet) else None
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
-        """Take what was received into the state, before training."""
+        """Take what was received into the state, after evaluation and before training."""
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
         """One phase over all parameters by default."""

@@ -1,7 +1,8 @@
 """Ditto (Li et al., ICML 2021): a shared model by FedAvg, and a personal model that is kept near it.
 
     client   w, the companion, from w^r by CE, E epochs; sent
-             v, personal, by CE + (lambda / 2) ||v - w^r||^2 , also E epochs (`ditto.personal-epochs`)
+             v, personal, by CE + (lambda / 2) ||v - w^r||^2 over the parameters, E epochs
+             (`ditto.personal-epochs`)
     server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of v: `classifier`; `received` judges w^{r+1}
 

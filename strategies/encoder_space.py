@@ -17,7 +17,7 @@ WEIGHTS = tuple(tenths / 10 for tenths in range(11))
 PRIOR = 2.0  # strength of the prior against weights far from 1/2, in nats on the validation samples
 DOUBT = 0.1  # weight of a uniform guess in each sample's likelihood, so that no single sample decides
 TEMPERATURES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
-WEIGHT, BIAS = "weight", "bias"  # of the norms of both
+WEIGHT, BIAS = "weight", "bias"  # tensors of a classifier, (K, d) and (K,)
 # message part (K,): 0 for a class without samples, else 1 + ln of the factor that restores both tensors
 KNOWN = "known"
 SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that `KNOWN` needs
@@ -25,7 +25,7 @@ DISCLOSURES = ("roughly what its samples look like, which follows from these fea
 
 
 def directions(features: Tensor, radius: float = 0.0) -> Tensor:
-    """Unit directions z^ (n, d) float64 of an encoder's features u; 0 if the encoder failed.
+    """z^ (n, d) float64, of length at most 1, from an encoder's features u; 0 if the encoder failed.
 
     Args:
         radius: `encoder-radius`. 0: z^ = u / ||u||. R > 0: z^ = u / max(R, ||u||), so that lengths below R count.
@@ -57,8 +57,8 @@ def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: f
 def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
     """Choose the w of WEIGHTS with the highest posterior on the validation samples.
 
-    The log prior is -PRIOR (2w - 1)^2. Each sample's probability is mixed with a uniform guess, (1 - DOUBT) p + DOUBT /
-    K, so that few samples move w little from 1/2.
+    The log prior is -PRIOR (2w - 1)^2. Each sample's probability is mixed with a uniform guess,
+    (1 - DOUBT) p + DOUBT / K, so that few samples move w little from 1/2.
 
     Args:
         pool: w -> log probabilities of the samples, up to a constant per sample, (m, K), linear in w.

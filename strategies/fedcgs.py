@@ -11,12 +11,12 @@ Only sums are exchanged, so the result does not depend on the partition, and a c
 from the others. Each client also trains a private model of any architecture, alone, as `local` does. A robust
 `fedcgs.aggregation` replaces the sums by robust centres of the class means (strategies/statistics.py).
 
-Departures. The features are directions z^, rounded to 1/4096 as in a private release, so that sums are exact. Sigma is
-shrunk towards a scaled identity (`fedcgs.shrinkage`), because with few samples per dimension it has no inverse. It is
-pooled within classes, as in the Gaussian discriminant; the authors' code takes the total covariance around the mean of
-all samples, which `fedcgs.covariance = "total"` gives (divided by n; theirs by n - 1). The personalised half of the
-paper, which pulls private models to the means, is not implemented, because private models' features lie in other
-spaces.
+Departures. The features are directions z^, truncated to multiples of 1/4096, as in a private release, so that sums are
+exact. Sigma is shrunk towards a scaled identity (`fedcgs.shrinkage`), because with few samples per dimension it has no
+inverse. It is pooled within classes, as in the Gaussian discriminant; the authors' code takes the total covariance
+around the mean of all samples, which `fedcgs.covariance = "total"` gives (divided by n; theirs by n - 1). The
+personalised half of the paper, which pulls private models to the means, is not implemented, because private models'
+features lie in other spaces.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
     client   from w^r by CE + lambda (1/K) sum_{c in batch} mean_{x in c} ||z - a_c||^2 + CE(g(a), 1..K), E epochs
              sends w_i and p_ic, the means of its features after training
     server   w by n_i;  a_c <- a_c + (1 - m^E) sum_{i in N_c} (n_i / sum_S n) (p_ic - a_c)
-    predict the received classifier: `received`
+    predict  the received classifier: `received`
 
 The last term, the calibration, moves only g: the authors take it as a second step after each batch, with Adam; the sum
 is the same to first order. Initial anchors are unit vectors: orthonormal if they fit (K <= d; the authors use random

@@ -31,7 +31,7 @@ from protosphere.prototypes.losses import diversity
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, both_ways
 
-FLOOR = 1e-4  # decay of alpha_r and beta_r per round
+FLOOR = 1e-4  # lower bound of alpha_r and beta_r
 
 
 @m.method_settings

@@ -4,8 +4,8 @@
              L = CE_p + CE_q + u [KL(sg[q] || p) + KL(sg[p] || q) + 2 mse(z, W_h z')],  u = 1 / (CE_p + CE_q)
              sends the factors of D_i = w'_i - G at energy T_r = T_s + (T_e - T_s) r / T; all of w'_i before the first G
     server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as clients receive it; the first
-             G is the mean of w'_i; sends D to clients whose last upload was used, all of G to the others: all
-             hold the same G
+             G is the mean of w'_i; sends D to clients whose upload of the last round was used, all of G to the
+             others: all hold the same G
     predict  the classifier of the teacher: `classifier`
 
 Each tensor of D is reshaped to a matrix (out, rest). Its factors are U_k S_k and V_k^T, with the smallest k whose
@@ -103,7 +103,7 @@ def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
     names = {name for name, shape in layout if len(shape) < 2}
     names |= {name + end for name, shape in layout if len(shape) > 1 for end in (LEFT, RIGHT)}
     if names != factors.tensors.keys():
-        raise MessageError("the factors belong to tensors that the student does not have")
+        raise MessageError("the factors are not those of the student's tensors")
     change: dict[str, Tensor] = {}
     for name, shape in layout:
         if len(shape) < 2:
@@ -236,8 +236,8 @@ class FedKD(MeanOfCompanions, m.CheckedServer):
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:
-        """The update, for clients that train and hold the previous G (their last upload was used); otherwise the whole
-        G."""
+        """The update, for clients that train and hold the previous G, since their upload of the last round was used;
+        otherwise the whole G."""
         if not trains:
             return None
         holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()

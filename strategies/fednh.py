@@ -4,7 +4,7 @@ change.
     client   logits sigma z̄ W_c,  z̄ = z / ||z||; f and the scale sigma by CE, E epochs; sends both, and
              mu_ic = normalise(mean over D_ic of z̄)
     server   f and sigma: the unweighted mean; W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
-    predict the received classifier: `received`
+    predict  the received classifier: `received`
 
 A class that no client reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the
 paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no counts; the authors' code has n_ic / sum n_ic

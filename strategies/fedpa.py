@@ -31,7 +31,7 @@ from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import AVERAGING, EXTRACTOR, GENERATOR, HEAD, Sums
 
-# generated samples per batch, decay, and lower bounds; of the clients' beta, and of the server's
+# initial alpha and beta; the lower bound of beta, which is also the weight of the server's distance
 ALPHA, BETA, APART = 25.0, 5.0, 0.15
 
 

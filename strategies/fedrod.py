@@ -4,7 +4,7 @@ for the client's own.
     client   f and the generic head h by the balanced softmax: CE of h(z) + gamma log n_ij over the classes it holds
              the personal head h_p by CE of sg[h(z)] + h_p(sg[z]); both at once, E epochs; sends f and h
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i
-    predict h(z) + h_p(z): `received` with the received weights; `generic` is h(z) alone, `received-generic` the
+    predict  h(z) + h_p(z): `received` with the received weights; `generic` is h(z) alone, `received-generic` the
              same with the received weights: the server's model, whose accuracy on all classes is the paper's G-FL
 
 sg stops the gradient, n_ij never leaves the client, and h_p starts as a copy of h. FL-bench predicts with h_p alone and

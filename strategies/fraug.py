@@ -9,10 +9,10 @@ to its own.
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i  of f, g and G
     predict  the received model: `received`
 
-`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line z~
-<- e z~ + (1-e) its real partner. From the authors' code: z~ has no gradient in the first line, where G and Psi are in
-eval mode, as G is in the third; y~ continues where the last batch ended; m starts at zero and stays there for a class
-that the client does not hold. Running statistics of f stay local (`share-buffers` own); G's are always exchanged.
+`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line
+z~ <- e z~ + (1-e) its real partner. From the authors' code: z~ has no gradient in the first line, where G and Psi are
+in eval mode, as G is in the third; y~ continues where the last batch ended; m starts at zero and stays there for a
+class that the client does not hold. Running statistics of f stay local (`share-buffers` own); G's are always exchanged.
 Departures: the authors step f and g, then G, then Psi, with features of the updated model in eval mode; here one step
 follows the sum of the losses, each with the other parts fixed, and z comes from the same forward pass. D of `digits` is
 mse / (1 + mse): the mse is unbounded and makes G diverge within some tens of rounds.

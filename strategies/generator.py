@@ -1,6 +1,6 @@
 """Base of methods whose server trains a generator of features on the clients' heads (FedGen, FedPA).
 
-    client receives the averaged weights and G, which it runs in eval mode and never trains
+    client   receives the averaged weights and G, which it runs in eval mode and never trains
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 

@@ -4,8 +4,8 @@ the classifiers.
     client   z = f(x), h = Normalize(l(z)), Z = (z_1 .. z_K) a fixed simplex frame                      (Eq. 9-11)
              L = lambda 1/2 (h z_y - 1)^2 + w CE(g(z), y), w = 1                                        (Eq. 12, 13)
              in an exchange round: one mixture of at most n Gaussians per class, fitted to z by EM, is sent (Eq. 4-6)
-    server   greedy complete linkage by Bhattacharyya distance, fused by moments (Eq. 8, Alg. 1)
-    client   in the round after: r pseudo-features per class retrain l and g, f frozen; then it trains (Eq. 14)
+    server   greedy complete linkage by Bhattacharyya distance, fused by moments                        (Eq. 8, Alg. 1)
+    client   in the round after: r pseudo-features per class retrain l and g, f frozen; then it trains  (Eq. 14)
     predict  the classifier g, or `etf`: argmax_k h z_k
 
 Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others, no array is sent.

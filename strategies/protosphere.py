@@ -10,7 +10,7 @@ architecture.
              far as so many samples of so many dimensions need it (OAS: Chen et al., 2010)
              once, in 16 bits: A = L^-1 with Sigma = L L^T, and A mu_j
              mu_j is a mean of clipped m_ij, so that a few false uploads move it little (strategies/statistics.py)
-    client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; mu_j is the local m_ij for a class of this client alone
+    client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; mu_j is the local m_ij for a class that no client has sent
     predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(t_i q + log pi_i)_j,
              pi_ij = (n_ij + 1/K) / (n_i + 1);  t_i <= 1 by which the client's training samples are most likely, w_i by
              which its validation samples are, near 1/2 where these are few (strategies/encoder_space.py)

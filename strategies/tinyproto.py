@@ -1,20 +1,20 @@
 """TinyProto (Lee, Choi, 2025; arXiv 2507.04327): sparse prototypes, scaled by class counts; on FedProto and FedTGP.
 
-    masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s is sent (Eq. 7-8)
-    client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions     (Eq. 5, 11)
+    masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s is sent   (Eq. 7-8)
+    client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions    (Eq. 5, 11)
     FP       (on FedProto, Algorithm 1)
-             server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
-             client: target mu c_j, zero outside the mask                                                (Eq. 11)
+             server: c_j = mean over N_j of n_ij c_ij                                                   (Eq. 10)
+             client: target mu c_j, zero outside the mask                                               (Eq. 11)
     FT       (on FedTGP)
-             server: FedTGP's contrastive training on mu n_ij c_ij, expanded                             (Appendix C)
+             server: FedTGP's contrastive training on mu n_ij c_ij, expanded                            (Appendix C)
              client: target as received, times `fedtgp.gamma`
-    predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
+    predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                    (Eq. 12)
 
 Departures. R pulls each sample, while the paper's Eq. 6 and 11 sum over class means; the paper has lambda 1 and the
 Euclidean distance, its release lambda 10 or 20 and the mean squared error, and our defaults are lambda 1 and the mean
 squared error (`prototype-weight`, `prototype-loss`). Algorithm 1 sends the masks to the clients; here both ends draw
-them from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's variant without sparsification, `tinyproto.scaling
-= false` the one without scaling; FP without scaling is FedProto with masks.
+them from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's variant without sparsification, and
+`tinyproto.scaling = false` the one without scaling; FP without scaling is FedProto with masks.
 
 Eq. 10 has the mean over N_j; the authors' code computes mu |N_j| times that mean, which is mu times the sum of all
 uploads. With the sum, their mu (1.5e-4 on CIFAR-10) gives targets 0.9 times as long as the count-weighted mean
@@ -180,7 +180,7 @@ class TinyProto(m.SparseServer):
         self, sets: Mapping[int, m.PrototypeSet], prototypes: m.PrototypeSet, scale: float
     ) -> dict[str, m.Figure]:
         """mu, and the mean norm of the targets of the reported classes relative to their count-weighted mean prototypes
-        sum_i n_ij p_ij / sum_i n_ij. Classes are weighted by their images, as far as the server knows them.
+        sum_i n_ij p_ij / sum_i n_ij. Classes are weighted by their images, since the server knows no more.
 
         Args:
             scale: the factor that clients apply to the received prototypes.

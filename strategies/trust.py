@@ -14,7 +14,7 @@ from protosphere.strategies import unpacked
 
 NAMED = ("strategy", "dataset", "encoder")
 COMPANION = "companion"  # the suffix of a method's setting for the second model that clients share
-ENCODES = ("model", "models", "encoder", COMPANION)  # prefixes of hub names, which are no modules
+ENCODES = ("model", "models", "encoder", COMPANION)  # settings in which a hub's name is no module
 
 Named = tuple[str, str]  # a setting, and its value
 

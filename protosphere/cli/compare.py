@@ -29,7 +29,7 @@ VARY = (
 )
 CHOOSE = "Choose one of a method's values: `validation`, by accuracy on validation samples."
 KINDS = ("process", "workers", "ray")  # places of `--on`
-PRINTED = "accuracy"  # the metric of the printed table; the files have all of them
+PRINTED = "accuracy"  # the kind of table that is printed; the files have the others
 ENOUGH_SEEDS = 5
 
 
@@ -96,7 +96,7 @@ def compare(
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and any(choices):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
-    # how trials run and what is written is not stored with the comparison; its settings are
+    # how trials run and what is written is not stored with the comparison, except the number of jobs at the start
     flags = {"--on": on, "--keep-models": keep_models, "--reports": reports}
     flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     try:

@@ -18,7 +18,7 @@ SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (
 MOST_CLIENTS = 30  # clients listed on a terminal
 MOST_COLUMNS = 12  # columns of a table listed per kind
 PLURAL = {"number": "numbers", "category": "categories"}
-MOST_CLASSES = 20  # clients whose samples are counted by class
+MOST_CLASSES = 20  # most classes for which samples are counted by client
 
 
 def data(

@@ -190,7 +190,7 @@ def read_lines(path: Path) -> Iterator[Any]:
 # --- tensors with a digest ------------------------------------------------------------------------------------
 
 DIGEST = "digest"
-FORM, FORM_NUMBER = "protosphere", "1"  # key of the digest; only files of the first version lack it
+FORM, FORM_NUMBER = "protosphere", "1"  # mark of the format; only files of the first version lack it
 NAME = "file"  # key of the name, without its suffix, under which a file was written
 PLACE = "0" * 64
 SIZE = 8  # bytes at the start, which hold the header's length

@@ -79,7 +79,7 @@ TABLES_OF_MESSAGES = (
     "objects",
 )
 
-HEARTBEATS_MISSED = 2  # seconds without a heartbeat after which a node is offline
+HEARTBEATS_MISSED = 2  # missed heartbeats after which a node is offline
 
 
 @dataclass(frozen=True)

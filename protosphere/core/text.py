@@ -78,7 +78,7 @@ def percent(share: float) -> str:
 
 
 def own_version() -> str:
-    """This program's version; None for a checkout that is not installed."""
+    """This program's version; `unknown` for a checkout that is not installed."""
     try:
         return version("protosphere")
     except PackageNotFoundError:

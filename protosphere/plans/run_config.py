@@ -142,7 +142,7 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
     """Merge settings over others. If they set a partition, the partition table below is dropped.
 
     Raises:
-        SettingError: `alpha` together with a partition table below, which would be silently ignored.
+        SettingError: `alpha`, which would be silently ignored, above a partition table.
     """
     if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
         raise SettingError(

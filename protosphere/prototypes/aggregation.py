@@ -67,8 +67,8 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
 
 
 def values_cut(rows: int, trim: float) -> int:
-    """The number of a class's rows removed at each end. With three or more rows it is at least one; otherwise one false
-    upload among three would stay."""
+    """The number of a class's rows removed at each end. With three or more rows it is at least one, unless `trim` is 0,
+    so that a single false upload among three does not stay."""
     return max(int(trim * rows), 1) if trim and rows > 2 else int(trim * rows)
 
 

@@ -67,7 +67,7 @@ def class_tiles(
     up to the rounding of the features' dtype, and the means of their variances (k,).
     """
     samples, dim = features.shape
-    # the mean class size: the padding of a class then never exceeds its samples by more than a tile
+    # the mean class size: all padding then never exceeds all samples by more than a tile
     width = min(int(counts.max()), max(LEAST_TILE, -(-samples // len(counts))))
     tiles_of = (counts + width - 1) // width
     owner = torch.arange(len(counts), device=counts.device).repeat_interleave(tiles_of)

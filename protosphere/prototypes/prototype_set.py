@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-Kind = Literal["prototypes", "mixtures", "weights"]  # fields of a part, on the wire and in files
+Kind = Literal["prototypes", "mixtures", "weights"]  # kinds of a part, on the wire and in files
 
 
 class PartValue:

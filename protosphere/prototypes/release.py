@@ -29,7 +29,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 B = 2**12
 HALF = B // 2
 STEPS = 2**20  # steps of a sample's largest value
-SPURIOUS = 0.01  # the share of clients for which noise passes for an absent class
+SPURIOUS = 0.01  # the share of clients for which an absent class passes for a present one
 LARGEST_COUNT = 2**31 - 1
 
 

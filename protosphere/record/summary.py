@@ -211,7 +211,7 @@ def _headline(
         "clients": max((_count_clients(splits) for _, splits in eligible), default=None),
     }
     if members := evaluations[-1].get("members"):
-        # The rounds since the last change of members, and whether all clients were evaluated in them.
+        # the round since which the members are the same, and whether the rounds since then have all of them
         figures |= {"since": members["since"], "complete": is_complete}
     return figures
 

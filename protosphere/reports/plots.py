@@ -504,7 +504,7 @@ def in_plane(vectors: Array) -> tuple[Array, tuple[str, str]]:
 
 def margins(results: Results, tensors: Tensors, about: About) -> Plot:
     """Each class's margin, the distance of its global prototype from the nearest other one, relative to the largest
-    possible (ProtoNorm, Figure 5)."""
+    margin of any class (ProtoNorm, Figure 5)."""
     nothing = NothingToPlotError("Margins of global prototypes: there are none of two classes, one each.")
     if "global/labels" not in tensors:
         raise nothing

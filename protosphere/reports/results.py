@@ -48,7 +48,7 @@ class Results:
         roster: the clients in partition order, as in roster.json.
         lines: of metrics.jsonl, without metrics by client.
         summary: of the whole run, or of its rounds so far.
-        finished: whether the run has ended.
+        finished: whether the run was completed.
         unknown: the method's code if it was not run; "" if it was, or for a built-in method.
     """
 

@@ -174,7 +174,7 @@ UNFIT = {
     "a small tensor of fewer values": (resized("bias", 4), "tensor `bias` give a shape other"),
     "no second factor": (
         lambda factors: {name: tensor for name, tensor in factors.items() if name != "conv/right"},
-        "tensors that the student does not have",
+        "not those of the student's tensors",
     ),
 }
 
