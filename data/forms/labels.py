@@ -45,10 +45,10 @@ def place_of(data_set: str, row: int, train_rows: int) -> str:
 
 
 def to_python(cell: Any) -> Any:
-    """The value of an Arrow scalar; None if it is missing or not UTF-8."""
+    """The value of an Arrow scalar; None if it is missing, or Python cannot hold it: not UTF-8, or a far date."""
     try:
         return cell.as_py()
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError, ValueError):
         return None
 
 
