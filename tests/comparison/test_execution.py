@@ -127,7 +127,6 @@ print(found.table()["seeds"].tolist())
 """
 
 
-@pytest.mark.integration
 def _answer_and_stay(sender):
     sender.send("")
     time.sleep(30)
@@ -145,6 +144,7 @@ def test_a_trial_whose_threads_go_on_is_finished_when_it_has_answered(tmp_path):
         process.kill()
 
 
+@pytest.mark.integration
 def test_a_script_without_a_guard_for_its_main_module_compares_once_and_leaves_no_process(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(rounds=1, results=str(tmp_path / "results")))
