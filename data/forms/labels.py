@@ -254,6 +254,9 @@ def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callab
 
     def number_of(value: Any) -> int | None:
         word = word_of(value)
+        if isinstance(value, bool):
+            # by name if a class has it, else the number 1 or 0
+            word = next((name for name in (str(value), str(value).lower()) if name in position), str(int(value)))
         is_position = are_positions and not isinstance(value, str | bytes)
         if word is None:
             return None

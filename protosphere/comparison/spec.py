@@ -2,6 +2,7 @@
 line."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from pathlib import Path
@@ -554,7 +555,7 @@ def narrow(
 
 def _read_seed(text: str) -> int | str:
     """A seed; text that is no number is refused later, with the whole list."""
-    return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
 
 
 def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:

@@ -263,7 +263,7 @@ def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_p
         (("0", "1"), [0, 1.0, "1.0", "0", True], False, [0, 1, 1, 0, 1]),
         (("0", "1", "other"), [2, "other", 1], False, [2, 2, 1]),
         (("2.0", "2.5", "3.0"), ["2.0", "2.5", 3.0], False, [0, 1, 2]),
-        (("True", "False"), [True, "True", False], False, [1, 0, 0]),
+        (("True", "False"), [True, "True", False], False, [0, 0, 1]),
         (("cat", "dog"), [1, 0.0, "dog", b"cat"], False, [1, 0, 1, 0]),
     ],
 )
