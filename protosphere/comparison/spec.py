@@ -584,8 +584,8 @@ def with_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar], vary: 
     notes = [spec.note] if spec.note else []
     settings = {name: value for name, value in overrides.items() if name not in INDIFFERENT}
     if settings:
-        words = ", ".join(f"{name} = {value}" for name, value in settings.items())
-        notes.append(f"Trials that read them have {words}.")
+        assignments = ", ".join(f"{name} = {value}" for name, value in settings.items())
+        notes.append(f"Trials that read them have {assignments}.")
     if spec.paper and (settings or vary):
         notes.append("The paper's values are left out: they were measured with other settings.")
         changes["paper"] = ()

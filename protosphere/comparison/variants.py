@@ -51,15 +51,15 @@ def with_variants(
             raise SettingError(f"--vary {name}{nearest(name, sorted(known_names))}: there is no such setting.")
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(f"--vary {name}: the methods of a row share it; make [[partitions]] of its values.")
-    unread = set(values_of_texts if is_part else values_by_setting)
+    unused_names = set(values_of_texts if is_part else values_by_setting)
     methods: list[Entry] = []
     for entry in spec.methods:
         read_names = _settings_read(spec, entry, values_by_setting, overrides or {}) - entry.settings.keys()
-        unread -= read_names
+        unused_names -= read_names
         values = {name: values for name, values in values_by_setting.items() if name in read_names}
         methods += list(_variants_of(entry, values, spec.cross)) if values else [entry]
-    if unread:
-        raise SettingError(f"--vary {min(unread)}: no method of this comparison reads it, or each has its own.")
+    if unused_names:
+        raise SettingError(f"--vary {min(unused_names)}: no method of this comparison reads it, or each has its own.")
     refuse_duplicates([entry.label for entry in methods])
     baseline = spec.baseline_label
     variants = [entry for entry in methods if entry.varied_of == baseline]
