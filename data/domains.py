@@ -341,13 +341,13 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
             if word != spelling:
                 raise _describe_labels(first, name, "have one label in two spellings", [spelling], [word])
     for name, words in labels.items():
-        others = [other for other in labels if other != name]
-        if len(words) > 1 and all(words.isdisjoint(labels[other]) for other in others):
-            raise _describe_labels(name, others[0], "have no label in common", words, labels[others[0]])
+        other_names = [other for other in labels if other != name]
+        if len(words) > 1 and all(words.isdisjoint(labels[other]) for other in other_names):
+            raise _describe_labels(name, other_names[0], "have no label in common", words, labels[other_names[0]])
 
 
-def _describe_labels(one: str, other: str, how: str, *words: Sequence[str] | set[str]) -> LabelsError:
-    lists = "; ".join(", ".join(map(repr, sorted(each)[:_MOST_LISTED])) for each in words)
+def _describe_labels(one: str, other: str, how: str, *sides: Sequence[str] | set[str]) -> LabelsError:
+    lists = "; ".join(", ".join(map(repr, sorted(labels)[:_MOST_LISTED])) for labels in sides)
     return LabelsError(
         f"{one!r} and {other!r} {how} ({lists}): write them alike in all tables, list the classes in a classes.txt "
         'beside each, or set classes = "union".'

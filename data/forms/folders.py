@@ -145,8 +145,8 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
     for path in tables:
         by_split.setdefault(re.split(r"[^a-z]", path.stem.lower())[0], []).append(path)
     test = next((by_split[name] for name in TEST_SPLITS if name in by_split), [])
-    others = [path for name, paths in by_split.items() if name not in TEST_SPLITS for path in paths]
-    train = by_split.get("train") or sorted(others)
+    other_paths = [path for name, paths in by_split.items() if name not in TEST_SPLITS for path in paths]
+    train = by_split.get("train") or sorted(other_paths)
     if not train:
         names = ", ".join(path.name for path in tables)
         raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")

@@ -143,9 +143,9 @@ class KeyColumn:
                 f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
                 "write one of them."
             )
-        shown = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
+        text = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
         raise error(
-            f"{place} has the {what} {shown} in column {self.name!r}, but the classes are 0 to "
+            f"{place} has the {what} {text} in column {self.name!r}, but the classes are 0 to "
             f"{max(num_classes, 1) - 1} or their names: correct or drop the row, or list the class (in classes.txt, or "
             "as `classes` of arrays)."
         )
@@ -273,14 +273,13 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     """The classes of a column without a list of classes: its words except those for a missing value, sorted; or as many
     as its whole numbers need."""
     _refuse_target(key)
-    others = key.words.difference(MISSING_NUMBERS)
-    are_numbers = bool(others) and all(map(is_number, others))
+    other_words = key.words.difference(MISSING_NUMBERS)
+    are_numbers = bool(other_words) and all(map(is_number, other_words))
     names = sorted(key.words.difference(MISSING_NUMBERS if are_numbers else MISSING))
     count = len(names)
     are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
-    are_stored = any(
-        isinstance(value, int | float) and type(value) is not bool and value == value for value in key.values
-    )
+    stored_numbers = [value for value in key.values if isinstance(value, int | float) and not isinstance(value, bool)]
+    are_stored = any(not np.isnan(value) for value in stored_numbers)
     if are_stored and not are_whole:
         raise LabelsError(
             f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits: write all "
