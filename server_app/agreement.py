@@ -1,6 +1,6 @@
 """Decides which clients take part in a run: those that fit the server's settings and agree with most of the others."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
@@ -54,29 +54,12 @@ class Agreement:
     left_out: dict[int, tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class Trait:
-    """Something that all clients of a run must have in common and that no server setting decides.
-
-    Attributes:
-        name: in words. value_of: reads it from an identity. describe: a value in words.
-        difference: how a client's value differs from the usual one, as part of a sentence.
-    """
-
-    name: str
-    value_of: Callable[[Identity], Any]
-    describe: Callable[[Any], str]
-    difference: Callable[[Any, Any], str]
-    remedy: str
-
-
-def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
+def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms) -> Agreement:
     """Split the clients that answered into those that take part and those that are left out.
 
     Args:
         answers: node and identity, in order of arrival: if two equal ones answer for one partition, the first one
             stays.
-        terms: without them, the method's messages are not compared.
 
     Raises:
         RosterError: nobody can take part, or two groups are equally large, which names both.
@@ -89,13 +72,12 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
         else:
             candidates.append((node, identity))
 
-    traits = _list_traits(terms)
-    usual = _find_usual(candidates, traits, left_out)
+    usual = _find_usual(candidates, terms, left_out)
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
     for node, identity in candidates:
         partition = identity.partition
-        reason = _describe_difference(identity, usual, traits)
+        reason = _describe_difference(identity, usual, terms)
         if not reason and partition in nodes:
             reason = (
                 f"nodes {nodes[partition]} and {node} both answer for partition {partition}, and the first to answer "
@@ -109,7 +91,7 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
     return Agreement(usual.partitions, identities, nodes, left_out)
 
 
-def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms | None) -> str:
+def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms) -> str:
     """Why a client that arrives later does not fit in; "" if it does.
 
     Args:
@@ -118,15 +100,12 @@ def misfit(newcomer: Identity, member: Identity | None, settings: Settings, term
     reason = _describe_misfit(newcomer, settings, terms)
     if reason or member is None:
         return reason
-    return _describe_difference(newcomer, member, _list_traits(terms))
+    return _describe_difference(newcomer, member, terms)
 
 
-def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int | None = None) -> None:
+def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
     """Stop if too few clients are left. A run needs `min-clients`; without that setting, half of its clients and at
     least two (one if the run has a single client). It also stops if too few of them can train in a round.
-
-    Args:
-        number_before: the number of clients of a resumed run before it was cut: `min-clients` never needs more.
 
     Raises:
         RosterError: names the clients that are left out and why, and the partitions for which no client answers.
@@ -136,8 +115,6 @@ def refuse_too_few(agreement: Agreement, settings: Settings, number_before: int 
     sampled = settings.count_sampled(trainers)
     needed = max(1, settings.min_replies)
     fewest = settings.min_clients or max(min(2, number), (number + 1) // 2)
-    if number_before is not None and settings.min_clients:
-        fewest = min(fewest, number_before)
     fewest = max(fewest, needed)
     if agreement.left_out and present < fewest:
         problem = f"{present} of {number} clients fit together, and at least {fewest} must."
@@ -171,16 +148,17 @@ def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
 
 
 def _find_usual(
-    candidates: Sequence[tuple[int, Identity]], traits: Sequence[Trait], left_out: Mapping[int, tuple[int, str]]
+    candidates: Sequence[tuple[int, Identity]], terms: Terms, left_out: Mapping[int, tuple[int, str]]
 ) -> Identity:
-    """A client of the largest group whose traits are all equal. Several nodes of one partition count once.
+    """A client of the largest group that agrees on everything that no server setting decides. Several nodes of one
+    partition count once.
 
     Raises:
         RosterError: nobody can take part, or two groups are equally large.
     """
     groups: dict[Any, dict[int, Identity]] = {}
     for _, identity in candidates:
-        values = tuple(trait.value_of(identity) for trait in traits)
+        values = (identity.partitions, identity.class_names, identity.encoder if terms.encodes else "")
         groups.setdefault(values, {})[identity.partition] = identity
     if not groups:
         raise RosterError(f"no client can take part. {all_left_out(left_out)}")
@@ -189,25 +167,37 @@ def _find_usual(
     if not other_groups or len(other_groups[0]) < len(first):
         return usual
 
-    other = next(iter(other_groups[0].values()))
-    trait = next(trait for trait in traits if trait.value_of(usual) != trait.value_of(other))
-    sides = []
-    for group, identity in sorted([(sorted(first), usual), (sorted(other_groups[0]), other)], key=lambda side: side[0]):
-        sides.append(f"{_list_clients(group)} with {trait.describe(trait.value_of(identity))}")
-    reasons = f" {all_left_out(left_out)}" if left_out else ""
+    sides = sorted((sorted(first), sorted(other_groups[0])))
+    (one, *_), (other, *_) = sides
+    members = {**first, **other_groups[0]}
+    difference = _describe_difference(members[other], members[one], terms, f"client {one}")
     raise RosterError(
-        f"clients do not agree on the {trait.name}, and neither side is larger: {', '.join(sides)}; "
-        f"{trait.remedy}.{reasons}"
+        f"{_list_clients(sides[0])} and {_list_clients(sides[1])} do not agree, and neither side is larger. "
+        f"Client {other}: {difference} {all_left_out(left_out)}".rstrip()
     )
 
 
-def _describe_difference(identity: Identity, usual: Identity, traits: Sequence[Trait]) -> str:
-    """A sentence on the first trait in which a client differs; "" if there is none."""
-    for trait in traits:
-        value, usual_value = trait.value_of(identity), trait.value_of(usual)
-        if value != usual_value:
-            difference = trait.difference(value, usual_value)
-            return f"it has another {trait.name} than most clients ({difference}); {trait.remedy}."
+def _describe_difference(identity: Identity, usual: Identity, terms: Terms, others: str = "most clients") -> str:
+    """A sentence on the first fact in which a client differs; "" if there is none."""
+    if identity.partitions != usual.partitions:
+        return (
+            f"it has another number of clients than {others} ({identity.partitions} instead of {usual.partitions}); "
+            "set `clients`, and num-partitions of every node, to the same number."
+        )
+    if identity.class_names != usual.class_names:
+        pairs = enumerate(zip_longest(identity.class_names, usual.class_names))
+        label, names = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
+        name, usual_name = ("none" if name is None else repr(one_line(name, LONGEST_NAME)) for name in names)
+        return (
+            f"it has another class list than {others} (class {label} is {name} instead of {usual_name}); give every "
+            "client the same classes.txt, in the same order."
+        )
+    if terms.encodes and identity.encoder != usual.encoder:
+        fingerprints = (one_line(one.encoder, LONGEST_NAME) or "none" for one in (identity, usual))
+        return (
+            f"it has another encoder than {others} (fingerprints {' and '.join(fingerprints)}); all must have the "
+            "same weights."
+        )
     return ""
 
 
@@ -217,56 +207,10 @@ def _list_clients(partitions: Collection[int]) -> str:
     return f"client{'s' if len(partitions) > 1 else ''} {listed}{more}"
 
 
-def _list_names(names: Sequence[str], most: int = 5) -> str:
-    """The first few names that clients chose, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(one_line(name, LONGEST_NAME)) for name in names[:most]) + more
-
-
-def _find_other_class(classes: Sequence[str], usual: Sequence[str]) -> str:
-    """The first class in which two lists differ."""
-    for label, pair in enumerate(zip_longest(classes, usual)):
-        if pair[0] != pair[1]:
-            first, second = ("none" if name is None else _list_names([name]) for name in pair)
-            return f"class {label} is {first} where they have {second}"
-    return ""
-
-
-def _format_fingerprint(fingerprint: str) -> str:
-    return one_line(fingerprint, LONGEST_NAME) or "none"
-
-
-NUMBER = Trait(
-    "number of clients",
-    lambda identity: identity.partitions,
-    str,
-    lambda number, usual: f"{number} where they have {usual}",
-    "set `clients`, and num-partitions of every node, to the same number",
-)
-CLASSES = Trait(
-    "class list",
-    lambda identity: identity.class_names,
-    _list_names,
-    _find_other_class,
-    "give every client the same classes.txt, in the same order",
-)
-ENCODER = Trait(
-    "encoder",
-    lambda identity: identity.encoder,
-    lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
-    lambda fingerprint, usual: f"fingerprints {_format_fingerprint(fingerprint)} and {_format_fingerprint(usual)}",
-    "all must have the same weights",
-)
-
-
-def _list_traits(terms: Terms | None) -> tuple[Trait, ...]:
-    return (NUMBER, CLASSES, ENCODER) if terms and terms.encodes else (NUMBER, CLASSES)
-
-
 # --- what the server's own settings decide ----------------------------------------------------------------------
 
 
-def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None) -> str:
+def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str:
     """Why a client does not fit the server's settings; "" if it does."""
     if identity.problem:
         problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
@@ -286,14 +230,6 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None
             f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
             "be averaged at one width: set `feature-dim` alike."
         )
-    if terms is None:
-        return ""
-    if identity.withheld != terms.private:
-        behaviour = "withholds" if identity.withheld else "discloses"
-        state = "set" if terms.private else "not set"
-        return (
-            f"it {behaviour} its numbers of samples, but `privacy` is {state}; give it the same version and settings."
-        )
     if identity.method != terms.method:
         digest = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
         return (
@@ -305,16 +241,16 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms | None
             "it has other settings of messages than the server; both ends need the same method and settings of it, "
             "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
         )
-    parts = {part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"}
-    shared = set(read_layouts(identity.layouts))
-    if shared != parts:
-        return (
-            f"it would share weights of {_list_names(sorted(shared)) or 'no part'}, but `{settings.strategy}` "
-            f"exchanges those of {', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same "
-            "version."
-        )
-    if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
-        behaviour = "discloses its class counts" if identity.class_counts else "discloses no class counts"
-        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
-        return f"it {behaviour}, but `{settings.strategy}` {expectation}; give it the same settings."
+    shared_parts = {part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"}
+    disclosures = (
+        ("its numbers of samples", not identity.withheld, not terms.private),
+        ("its class counts", bool(identity.class_counts), terms.exchange.told_counts and bool(identity.classes)),
+        ("shared weights", set(read_layouts(identity.layouts)), shared_parts),
+    )
+    for what, disclosed, expected in disclosures:
+        if disclosed != expected:
+            return (
+                f"it discloses {what} otherwise than `{settings.strategy}` and `privacy` ask for; give it a model "
+                "that fits the method, and the same version and settings."
+            )
     return ""

@@ -37,7 +37,7 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
     return RunFolder.create(run.settings, settings_by_name)
 
 
-def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> CappedSampleCounts:
+def cap_claims(roster: Roster, half: ServerHalf, settings: Settings) -> CappedSampleCounts:
     """The roster's clients with their capped claims; clients whose weights do not fit are left out.
 
     Raises:
@@ -45,7 +45,7 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Ca
     """
     while True:
         capped_counts = CappedSampleCounts(
-            roster.identities, settings.max_weight_ratio, settings.client_weights, present=roster.nodes.keys()
+            roster.identities, settings.max_weight_ratio, settings.client_weights, roster.nodes.keys()
         )
         try:
             half.try_meeting(roster.num_classes, settings.feature_dim, capped_counts.identities)

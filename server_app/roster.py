@@ -3,8 +3,8 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,8 +24,7 @@ from protosphere.server_app.agreement import (
     misfit,
     refuse_too_few,
 )
-from protosphere.server_app.gathering import Gathering, warn_left_out
-from protosphere.server_app.queries import Queries, pause
+from protosphere.server_app.gathering import Gathering, Queries, pause, warn_left_out
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
@@ -44,53 +43,132 @@ def select_clients(settings: Settings, candidates: Sequence[int], server_round: 
     return sorted(candidates[index] for index in order[:count].tolist())
 
 
+@dataclass
+class Member:
+    """A client that takes part in the run, or did.
+
+    Attributes:
+        node: the node that answers for it; None while it has left.
+        joined, left: the round at whose start it joined or left; 0 if it was there from the start, or stays.
+    """
+
+    identity: Identity
+    node: int | None
+    joined: int = 0
+    left: int = 0
+
+
 class Roster:
     """Clients by partition id. Flower's node ids are random and, for nodes without a key, change at a restart. They are
     therefore addresses only: a node represents the partition that it answers for, as long as Flower lists the node.
 
     Attributes:
-        identities: partition -> the client's identity. Clients that have left stay in it, because their uploads still
-            count.
-        nodes: partition -> node id, for members only; nobody else gets messages.
-        absent: partition -> node and identity of clients that have answered and are not members.
-        joined, left: partition -> the round at whose start a client joined or left; clients that were there from the
-            start, or that stay, have no entry.
+        members: by partition, in the order in which they joined. Clients that have left stay, because their uploads
+            still count.
+        waiting: partition -> node and identity of clients that have answered and are not members.
         listed_nodes: the nodes that Flower listed at the last refresh.
-        queries: asks nodes for their identities.
-        asked: partition -> node of the clients to ask; None to ask all.
 
     Args:
-        terms: what the server knows about the run besides its settings; without them, messages are not compared.
+        terms: what the server knows about the run besides its settings.
         question: the content of the query to nodes.
     """
 
-    def __init__(self, settings: Settings, terms: Terms | None = None, question: RecordDict | None = None):
+    def __init__(self, settings: Settings, terms: Terms, question: RecordDict | None = None):
         self.settings = settings
         self.terms = terms
-        self.identities: dict[int, Identity] = {}
-        self.nodes: dict[int, int] = {}
-        self.absent: dict[int, tuple[int, Identity]] = {}
-        self.joined: dict[int, int] = {}
-        self.left: dict[int, int] = {}
+        self.members: dict[int, Member] = {}
+        self.waiting: dict[int, tuple[int, Identity]] = {}
         self.listed_nodes: frozenset[int] = frozenset()
+        self.number = 0  # of clients in the run, including those that are left out
         self.queries = Queries(question)
-        # for a resumed run: partition -> entry in its folder, for the clients before the interruption
+        self._left_out: dict[int, tuple[int, str]] = {}  # node -> partition and reason
+        # of a resumed run whose clients come and go: partition -> entry in its folder
         self._earlier_entries: dict[int, dict[str, Any]] = {}
-        self._last_round = 0  # the last one before the interruption
-        self._agreement = Agreement(0, {}, {}, {})
         self._partition_of_node: dict[int, int] = {}  # partition of every node that represents, or has represented, one
-        self._waiting_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
+        self._blocked_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
         self._name_clients()
 
-    def gather(self, grid: Grid) -> None:
+    @property
+    def identities(self) -> dict[int, Identity]:
+        """Partition -> identity of the members, also of those that have left."""
+        return {partition: member.identity for partition, member in self.members.items()}
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Partition -> node of the members that are present; nobody else gets messages."""
+        return {partition: member.node for partition, member in self.members.items() if member.node is not None}
+
+    @property
+    def num_classes(self) -> int:
+        """K; all clients have the same list of classes."""
+        return len(next(iter(self.members.values())).identity.class_names)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients may join and leave during the run."""
+        return self.settings.takes_newcomers
+
+    @property
+    def left_out(self) -> str:
+        """One sentence per client that is left out, with the reason."""
+        return all_left_out(self._left_out)
+
+    def selected(self, server_round: int) -> list[int]:
+        """The partitions that train in a round, drawn from the present members with training samples."""
+        candidates = sorted(partition for partition in self.nodes if self.members[partition].identity.trains)
+        return select_clients(self.settings, candidates, server_round)
+
+    def class_word(self, label: int) -> str:
+        """A class's name."""
+        member = next(iter(self.members.values()), None)
+        return class_word(label, member.identity.class_names if member else ())
+
+    # --- the start ----------------------------------------------------------------------------------------
+
+    def gather(self, grid: Grid, entries: Sequence[dict[str, Any]] = (), last_round: int = 0) -> None:
         """Gather the clients that answer and fit (`protosphere.server_app.gathering`).
 
+        Args:
+            entries: of a resumed run, the roster in its folder, from `as_json`. Other clients take no part, or join in
+                the next round if clients may come and go.
+            last_round: its last finished round.
+
         Raises:
-            RosterError: too few by `start-timeout`, or too few that fit together.
+            RosterError: too few by `start-timeout`, too few that fit together, or none that has taken part before.
         """
-        earlier = self._present_before_cut() if self._earlier_entries else None
-        agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
-        self._take(agreement)
+        agreement = Gathering(self.settings, self.terms, self.queries).run(grid)
+        self.number, self._left_out = agreement.number, agreement.left_out
+        for partition, identity in sorted(agreement.identities.items()):
+            node = agreement.nodes[partition]
+            self.members[partition] = Member(identity, node)
+            self._partition_of_node[node] = partition
+        if entries and self.is_open:
+            self._restore_members(entries, last_round)
+        elif entries:
+            new = self.members.keys() - {entry["partition"] for entry in entries}
+            self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
+        if not self.nodes:
+            raise RosterError("no client is present at the start; at least one must join before round 1.")
+        self._name_clients()
+
+    def _restore_members(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
+        """Restore the members from before an interruption."""
+        for entry in entries:
+            if entry.get("joined", 0) <= last_round:
+                self._earlier_entries[entry["partition"]] = entry
+        for partition, member in list(self.members.items()):
+            earlier = self._earlier_entries.get(partition)
+            has_left = earlier is not None and 0 < earlier.get("left", 0) <= last_round
+            if earlier is None or has_left:
+                assert member.node is not None
+                self.waiting[partition] = member.node, member.identity
+            if earlier is None:
+                del self.members[partition]
+                continue
+            member.joined = earlier.get("joined", 0)
+            if has_left:
+                member.node, member.left = None, earlier["left"]
+        self.members = dict(sorted(self.members.items(), key=lambda item: (item[1].joined, item[0])))
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Continue without some clients, for reasons that were not known when they were gathered.
@@ -101,115 +179,12 @@ class Roster:
         Raises:
             RosterError: too few are left.
         """
-        newly_left_out = {self.nodes[partition]: (partition, why) for partition, why in sorted(reasons.items())}
-        for node, (partition, why) in newly_left_out.items():
-            warn_left_out(partition, node, why, self.identities[partition])
-        identities = {p: identity for p, identity in self.identities.items() if p not in reasons}
-        nodes = {p: node for p, node in self.nodes.items() if p not in reasons}
-        agreement = replace(
-            self._agreement, identities=identities, nodes=nodes, left_out=self._agreement.left_out | newly_left_out
-        )
-        refuse_too_few(agreement, self.settings)
-        self._take(agreement)
-
-    def leave_out_new(self, started: Sequence[Mapping[str, Any]]) -> None:
-        """Leave out clients that took no part when the run was started.
-
-        Args:
-            started: the roster in the run's folder.
-
-        Raises:
-            RosterError: too few are left.
-        """
-        partitions = {client["partition"] for client in started}
-        new = sorted(self.identities.keys() - partitions)
-        self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
-
-    @property
-    def num_classes(self) -> int:
-        """K; all clients have the same list of classes."""
-        return len(next(iter(self.identities.values())).class_names)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether clients may join and leave during the run."""
-        return self.settings.takes_newcomers
-
-    def members(self) -> dict[int, Identity]:
-        """Partition -> identity of the current members."""
-        return {partition: identity for partition, identity in self.identities.items() if partition in self.nodes}
-
-    def misfit(self, newcomer: Identity) -> str:
-        """Why a client that arrives later does not fit in with the members, or is not the earlier client of its
-        partition; "" if it fits."""
-        partition = newcomer.partition
-        # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
-        candidates = (self.identities[other] for other in self.nodes or self.identities if other != partition)
-        if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
-            return reason
-        earlier = self._earlier_entries.get(partition)
-        if partition in self.identities:
-            earlier = _as_entry(self.identities[partition])
-        return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
-
-    def was_member(self, partition: int) -> bool:
-        """Whether it has taken part before, perhaps before an interruption."""
-        return partition in self.identities or partition in self._earlier_entries
-
-    def join(self, partitions: Iterable[int], server_round: int) -> None:
-        """Make absent clients members at the start of a round."""
-        for partition in partitions:
-            node, identity = self.absent.pop(partition)
-            joined = server_round
-            if partition in self._earlier_entries:
-                joined = self._earlier_entries[partition].get("joined", 0)
-            if partition not in self.identities and joined:
-                self.joined[partition] = joined
-            self.left.pop(partition, None)
-            self.identities[partition], self.nodes[partition] = identity, node
-        self._name_clients()
-
-    def forget(self, partition: int, server_round: int) -> None:
-        """Remove a member whose node has left; a node that answers for it later brings it back."""
-        node = self.nodes.pop(partition)
-        self.left[partition] = server_round
-        self.queries.forget(node)
-
-    def expect(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
-        """Set the clients that took part before a resumed run was interrupted: as many of these must be present as a
-        start needs.
-
-        Args:
-            entries: the roster in the run's folder, from `as_json`.
-        """
-        self._earlier_entries = {entry["partition"]: entry for entry in entries if entry.get("joined", 0) <= last_round}
-        self._last_round = last_round
-
-    def _present_before_cut(self) -> set[int]:
-        """The clients that took part before a resumed run was interrupted."""
-        return {
-            partition
-            for partition, entry in self._earlier_entries.items()
-            if not 0 < entry.get("left", 0) <= self._last_round
-        }
-
-    def resume(self) -> None:
-        """Restore the members from before the interruption; other clients that have answered may join in the next
-        round."""
-        earlier, last_round = self._earlier_entries, self._last_round
-        for partition in sorted(self.identities):
-            entry = earlier.get(partition)
-            if entry is None:
-                self.absent[partition] = self.nodes.pop(partition), self.identities.pop(partition)
-                continue
-            if joined := entry.get("joined", 0):
-                self.joined[partition] = joined
-            if 0 < entry.get("left", 0) <= last_round:
-                self.left[partition] = entry["left"]
-                self.absent[partition] = self.nodes.pop(partition), self.identities[partition]
-        # clients that joined later are met later
-        order = sorted(self.identities, key=lambda partition: (self.joined.get(partition, 0), partition))
-        self.identities = {partition: self.identities[partition] for partition in order}
+        for partition, why in sorted(reasons.items()):
+            member = self.members.pop(partition)
+            node = self.waiting.pop(partition)[0] if member.node is None else member.node
+            self._left_out[node] = partition, why
+            warn_left_out(partition, node, why, member.identity)
+        refuse_too_few(Agreement(self.number, self.identities, self.nodes, self._left_out), self.settings)
 
     def refuse_changes(self, entries: Sequence[dict[str, Any]]) -> None:
         """Stop a resumed run whose clients are not those it was started with.
@@ -223,14 +198,20 @@ class Roster:
         old, new = list(entries), self.as_json()
         if self.is_open:
             # a client that has not returned yet is compared on its return
-            old = [entry for entry in old if entry["partition"] in self.identities]
-            new = [entry for entry in new if entry["partition"] in self.identities]
+            old = [entry for entry in old if entry["partition"] in self.members]
+            new = [entry for entry in new if entry["partition"] in self.members]
         refuse_changes(old, new, self.left_out)
 
-    def selected(self, server_round: int) -> list[int]:
-        """The partitions that train in a round, drawn from the members with training samples."""
-        candidates = [partition for partition, identity in sorted(self.members().items()) if identity.trains]
-        return select_clients(self.settings, candidates, server_round)
+    def as_json(self) -> list[dict[str, Any]]:
+        """The roster for the run's folder, without node ids, which differ from run to run."""
+        entries = dict(self._earlier_entries)
+        for partition, member in self.members.items():
+            rounds = {"joined": member.joined, "left": member.left}
+            entries[partition] = _as_entry(member.identity) | {name: r for name, r in rounds.items() if r}
+        names = client_names(entries.values())
+        return [entry | {"name": names.get(partition, "")} for partition, entry in sorted(entries.items())]
+
+    # --- between rounds -----------------------------------------------------------------------------------
 
     def refresh(self, grid: Grid) -> None:
         """Before a round, let new nodes take over their partitions. Each one has `QUERY_TIMEOUT` to answer."""
@@ -259,28 +240,28 @@ class Roster:
                 earlier_partition,
             )
             return
-        if self.is_open and partition not in self.nodes:
-            self.absent[partition] = node, identity
+        member = self.members.get(partition)
+        if self.is_open and (member is None or member.node is None):
+            self.waiting[partition] = node, identity
             self._partition_of_node[node] = partition
             return
-        if identity != self.identities.get(partition):
+        if member is None or identity != member.identity:
             log.warning("node %d is left out: %s", node, self._describe_stranger(identity))
             return
-        current_node = self.nodes[partition]
-        if current_node != node and current_node in self.listed_nodes:
+        if member.node != node and member.node in self.listed_nodes:
             # it is asked again, and takes over when Flower no longer lists the other node
             self.queries.forget(node)
-            if node not in self._waiting_nodes:
+            if node not in self._blocked_nodes:
                 log.warning(
                     "node %d waits: node %d answers for partition %d, and Flower still lists it",
                     node,
-                    current_node,
+                    member.node,
                     partition,
                 )
-            self._waiting_nodes.add(node)
+            self._blocked_nodes.add(node)
             return
         # its name may have changed
-        self.identities[partition], self.nodes[partition] = identity, node
+        member.identity, member.node = identity, node
         self._partition_of_node[node] = partition
         self._name_clients()
         log.info("partition %d is back as node %d", partition, node)
@@ -290,48 +271,49 @@ class Roster:
         partition = identity.partition
         if identity.problem:
             return f"it says: {quoted(identity.problem, LONGEST_PROBLEM)}"
-        if partition in self.identities:
+        if partition in self.members:
             return f"partition {partition} was another client at the start"
-        if any(partition == left_out for left_out, _ in self._agreement.left_out.values()):
+        if any(partition == left_out for left_out, _ in self._left_out.values()):
             return f"partition {partition} was left out when the run began, and can take part in the next one"
         return f"partition {partition} is none of this run's"
 
-    @property
-    def number(self) -> int:
-        """The number of clients in the run, including those that are left out."""
-        return self._agreement.number
+    def misfit(self, newcomer: Identity) -> str:
+        """Why a client that arrives later does not fit in with the members, or is not the earlier client of its
+        partition; "" if it fits."""
+        partition = newcomer.partition
+        # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
+        others = (self.members[other].identity for other in self.nodes or self.members if other != partition)
+        if reason := misfit(newcomer, next(others, None), self.settings, self.terms):
+            return reason
+        earlier = self._earlier_entries.get(partition)
+        if partition in self.members:
+            earlier = _as_entry(self.members[partition].identity)
+        return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
 
-    @property
-    def left_out(self) -> str:
-        """One sentence per client that is left out, with the reason."""
-        return all_left_out(self._agreement.left_out)
-
-    def class_word(self, label: int) -> str:
-        """A class's name."""
-        identity = next(iter(self.identities.values()), None)
-        return class_word(label, identity.class_names if identity else ())
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """The roster for the run's folder, without node ids, which differ from run to run."""
-        entries = dict(self._earlier_entries)
-        for partition, identity in self.identities.items():
-            entries[partition] = _as_entry(identity)
-            if partition in self.joined:
-                entries[partition]["joined"] = self.joined[partition]
-            if partition in self.left:
-                entries[partition]["left"] = self.left[partition]
-        names = client_names(entries.values())
-        return [entry | {"name": names.get(partition, "")} for partition, entry in sorted(entries.items())]
-
-    def _take(self, agreement: Agreement) -> None:
-        self._agreement = agreement
-        self.identities, self.nodes = dict(sorted(agreement.identities.items())), dict(agreement.nodes)
-        self._partition_of_node = {node: partition for partition, node in self.nodes.items()}
+    def join(self, partition: int, server_round: int) -> bool:
+        """Make a waiting client a member at the start of a round. Returns whether it has taken part before, perhaps
+        before an interruption."""
+        node, identity = self.waiting.pop(partition)
+        earlier = self._earlier_entries.get(partition)
+        returns = partition in self.members or earlier is not None
+        if partition not in self.members:
+            joined = server_round if earlier is None else earlier.get("joined", 0)
+            self.members[partition] = Member(identity, node, joined)
+        member = self.members[partition]
+        member.identity, member.node, member.left = identity, node, 0
         self._name_clients()
+        return returns
+
+    def forget(self, partition: int, server_round: int) -> None:
+        """Remove a member whose node has left; a node that answers for it later brings it back."""
+        member = self.members[partition]
+        assert member.node is not None
+        self.queries.forget(member.node)
+        member.node, member.left = None, server_round
 
     def _name_clients(self) -> None:
         """Use the clients' current names in everything that is printed."""
-        use_client_names(client_names(map(vars, self.identities.values())))
+        use_client_names(client_names(vars(member.identity) for member in self.members.values()))
 
 
 def _as_entry(identity: Identity) -> dict[str, Any]:

@@ -65,7 +65,7 @@ from protosphere.server_app.guards import (
 )
 from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.server_app.membership import Membership
-from protosphere.server_app.opening import believed_clients, opening_lines
+from protosphere.server_app.opening import cap_claims, opening_lines
 from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
@@ -175,9 +175,8 @@ class PrototypeStrategy(Strategy):
             self.folder.make_stores()
         if self.settings.resume:
             self._restore(rounds)
-            if self.roster.is_open:
-                self.roster.expect(self.folder.roster(), self.state.last_round)
-        self.roster.gather(grid)
+        earlier_roster = self.folder.roster() if self.settings.resume else ()
+        self.roster.gather(grid, earlier_roster, self.state.last_round)
         with self._blame_method(f"before round {self.state.last_round + 1}"):
             self._meet(is_simulated(grid))
         self.folder.set_end(rounds, self.settings)
@@ -243,16 +242,10 @@ class PrototypeStrategy(Strategy):
                 f"`ensemble-every` is {settings.ensemble_every}, and the ensemble needs a test set that all clients "
                 "share, as those of a simulation do; set it to 0."
             )
-        if settings.resume and not roster.is_open:
-            roster.leave_out_new(self.folder.roster())
-        elif settings.resume:
-            roster.resume()
-        if not roster.nodes:
-            raise RosterError("no client is present at the start; at least one must join before round 1.")
-        self.believed = believed_clients(roster, self.half, settings)
+        self.capped_counts = cap_claims(roster, self.half, settings)
         self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
         if roster.is_open:
-            self.membership = Membership(settings, self.folder, roster, self.believed, self.half)
+            self.membership = Membership(settings, self.folder, roster, self.capped_counts, self.half)
         if settings.resume:
             roster.refuse_changes(self.folder.roster())
             self.folder.truncate(self.state.last_round)
@@ -272,7 +265,7 @@ class PrototypeStrategy(Strategy):
         further_lines = self.releases.opening() if self.releases is not None else ()
         for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
             log.info(line)
-        for notice in (*self.believed.notices(), *self.half.notices):
+        for notice in (*self.capped_counts.notices(), *self.half.notices):
             log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
@@ -426,8 +419,8 @@ class PrototypeStrategy(Strategy):
     ) -> Exchanged:
         """Send messages from `_messages`, and collect the replies."""
         began = time.monotonic()
-        partition_of = {node: partition for partition, node in self.roster.nodes.items()}
-        partitions = [partition_of[message.metadata.dst_node_id] for message in messages]
+        partition_of_node = {node: partition for partition, node in self.roster.nodes.items()}
+        partitions = [partition_of_node[message.metadata.dst_node_id] for message in messages]
         sent = dict(self._sent_bytes)
         replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
         warn_of_problems(replies, context.round_number)
@@ -442,7 +435,7 @@ class PrototypeStrategy(Strategy):
         trains = message_type == MessageType.TRAIN
         # a client is evaluated with the download that it trains with in the next round
         round_of_training = number if trains else number + 1
-        downloads = self.state.downloads
+        downloads, nodes = self.state.downloads, self.roster.nodes
         self._sent_bytes, self._offered = {}, set()
         for partition in partitions:
             key = self.half.download(partition, downloads, self.state.method, round_of_training, trains)
@@ -457,14 +450,13 @@ class PrototypeStrategy(Strategy):
                 records.update(self._further_records)
                 encoded_messages[content] = records, size_of(records)
             records, self._sent_bytes[partition] = encoded_messages[content]
-            node = self.roster.nodes[partition]
-            messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
+            messages.append(Message(records, nodes[partition], message_type, ttl=self.timeout + 60))
         return messages
 
     def _instruction(self, partition: int, number: int, download: Payload | None, is_last: bool) -> Instruction:
         """The instruction for one client."""
         constants = self.half.constants
-        joined = self.roster.joined.get(partition, 0)
+        joined = self.roster.members[partition].joined
         if joined and self.run.method.counts_own_rounds:
             constants = {**constants, ROUND_OF_JOINING: float(joined)}
         source_round = 0
@@ -490,12 +482,10 @@ class PrototypeStrategy(Strategy):
         parts = self.half.expected_parts(up, self.state.method, number) if trains else ()
         parts_of_newcomers = {}
         if trains and self.run.method.counts_own_rounds:
-            parts_of_newcomers = {
-                partition: self.half.expected_parts(
-                    up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number)
-                )
-                for partition, joined in self.roster.joined.items()
-            }
+            for partition, member in self.roster.members.items():
+                if member.joined:
+                    round_of_client = own_round({ROUND_OF_JOINING: member.joined}, number)
+                    parts_of_newcomers[partition] = self.half.expected_parts(up, self.state.method, round_of_client)
         measures_ensemble = not trains and self.settings.measures_ensemble(number, is_last)
         return ReplyContext(
             round_number=number,
@@ -526,7 +516,7 @@ class PrototypeStrategy(Strategy):
 
     def sample(self, server_round: int) -> list[int]:
         """The partitions that train in this round."""
-        return [partition for partition in self.roster.selected(server_round) if partition in self.roster.nodes]
+        return self.roster.selected(server_round)
 
     def _list_evaluators(self, server_round: int) -> list[int]:
         """The partitions that are evaluated after this round: all, or those that train in it (for round 0, those that
@@ -549,7 +539,7 @@ class PrototypeStrategy(Strategy):
         if not uploads:
             return {}
         with limited_threads(1):
-            capped_uploads, warnings = self.believed.uploads(uploads)
+            capped_uploads, warnings = self.capped_counts.uploads(uploads)
             outcome = aggregated(self.half, capped_uploads, self.state.method, server_round, self.run.exchange.down)
         for warning in (*warnings, *outcome.warnings):
             log.warning("warning: round %d: %s", server_round, warning)

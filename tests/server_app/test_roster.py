@@ -10,8 +10,8 @@ from flwr.app import Error, Message, MessageType
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
-from protosphere.server_app import gathering, queries
-from protosphere.server_app.agreement import Agreement, Terms, agree, refuse_too_few
+from protosphere.server_app import gathering
+from protosphere.server_app.agreement import Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity
 from protosphere.wire.parts import Exchange
@@ -19,6 +19,7 @@ from protosphere.wire.payloads import Identity
 from tests.strategies.conftest import Clock
 
 CLASSES = ("cat", "dog", "rabbit")
+NO_WEIGHTS = Exchange((), ())
 
 
 def identity(partition, partitions=3, **changes):
@@ -75,20 +76,18 @@ class FakeGrid:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     stopped = Clock()
-    for module in (gathering, queries):
-        monkeypatch.setattr(module, "time", stopped)
+    monkeypatch.setattr(gathering, "time", stopped)
     LocalGrid({}, [])  # no Message can be made before Flower knows who runs here
     return stopped
 
 
 def new_roster(**settings):
     values = {"start-timeout": 300.0} | {k.replace("_", "-"): v for k, v in settings.items()}
-    return Roster(checked(Settings, values))
+    return Roster(checked(Settings, values), Terms(NO_WEIGHTS))
 
 
-def gathered(grid, terms=None, **settings):
+def gathered(grid, **settings):
     roster = new_roster(**settings)
-    roster.terms = terms
     roster.gather(grid)
     return roster
 
@@ -128,7 +127,7 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
         roster = gathered(grid)
     assert set(roster.nodes) == {0, 1, 2}
     assert grid.queries == [50, 60, 70, 70]
-    assert clock.now - grid.began == pytest.approx(60 + queries.RETRY, abs=0.2)
+    assert clock.now - grid.began == pytest.approx(60 + gathering.RETRY, abs=0.2)
     assert 'node 70 could not say who it is: the error "SuperNode is unavailable" came back' in caplog.text
 
 
@@ -136,7 +135,7 @@ def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
     grid = FakeGrid(clock, {1: None, 50: identity(0), 60: identity(1), 70: identity(2)})
     with caplog.at_level(logging.WARNING, "protosphere"):
         gathered(grid)
-    assert clock.now - grid.began == pytest.approx(queries.QUERY_TIMEOUT, abs=0.2)
+    assert clock.now - grid.began == pytest.approx(gathering.QUERY_TIMEOUT, abs=0.2)
     assert [record.getMessage() for record in caplog.records] == ["node 1 did not say who it is within 30 seconds"]
 
 
@@ -415,7 +414,7 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     grid.add(61, identity(1), seconds=45)
     before, asked = clock.now, list(grid.queries)
     roster.refresh(grid)
-    assert clock.now - before == pytest.approx(queries.QUERY_TIMEOUT, abs=0.2)
+    assert clock.now - before == pytest.approx(gathering.QUERY_TIMEOUT, abs=0.2)
     assert grid.queries == [*asked, 61]
     assert roster.nodes[1] == 60
     before = clock.now
@@ -430,18 +429,6 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 
 
 # --- do they fit together? ----------------------------------------------------------------------------------
-
-
-NO_WEIGHTS = Exchange((), ())
-
-
-def test_a_resumed_run_needs_no_more_clients_than_it_had_also_where_a_stranger_is_left_out():
-    settings = checked(Settings, {"min-clients": 3})
-    identities = {partition: Identity(partition, 4, rows=(9, 0, 9)) for partition in range(2)}
-    found = Agreement(4, identities, {0: 10, 1: 11}, {12: (2, "it has no data.")})
-    refuse_too_few(found, settings, number_before=2)
-    with pytest.raises(RosterError, match="2 of 4 clients fit together, and at least 3 must"):
-        refuse_too_few(found, settings)
 
 
 def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):
@@ -660,16 +647,6 @@ def test_another_client_does_not_take_the_place_of_one_that_is_absent_at_a_resum
     assert rounds_of(made, 0) == []
     assert any("client 0 is not taken in" in line and "its model was" in line for line in say())
     assert [entry["model"] for entry in resumed.folder.roster()] == ["scripted"] * 4
-
-
-def test_a_resumed_run_waits_for_enough_of_its_own_clients(network):
-    settings = {"min-clients": 3, "rounds": 5}
-    made = network(clients=6, late={3: 99, 4: 99, 5: 99})
-    folder = cut_after(made, 2, settings)
-    # one of its own and three others
-    made.grid.get_node_ids = lambda: [made.grid.nodes[p] for p in (0, 3, 4, 5)]
-    with pytest.raises(RosterError, match="of 3 clients answered"):
-        made.start(settings | {"resume": folder})
 
 
 def _stop_after(number):
