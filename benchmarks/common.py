@@ -4,15 +4,12 @@ Internal modules are imported on use, because some benchmarks use only the Pytho
 """
 
 import argparse
-import json
 import os
 import platform
-import shlex
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -22,13 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from protosphere.launch.grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[1]
-# stored results of programs as CSV, each with a JSON file on where it was measured
-PROGRAM_RESULTS = ROOT / "benchmarks" / "results" / "programs"
 CPU, CLOCK = 0, 1  # the columns of `timed_rounds`
 
 
@@ -92,17 +85,6 @@ def table_row(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def interval(values: Sequence[float]) -> str:
-    """Mean and 95 % interval."""
-    from scipy.stats import t as student
-
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return f"{mean:.1f}"
-    half = float(student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
-    return f"{mean:.1f} ± {half:.1f}"
-
-
 def where() -> str:
     """Commit and machine, for the head of a table."""
     import torch
@@ -112,14 +94,3 @@ def where() -> str:
         f"commit {commit.strip() or 'unknown'}, {os.cpu_count()} cores {platform.machine()}, "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
-
-
-def store_figures(name: str, figures: "pd.DataFrame") -> None:
-    """Store a program's results under benchmarks/results/programs, with the command that produced them."""
-    module = Path(sys.argv[0]).stem
-    command = f"python -m benchmarks.{module} {shlex.join(sys.argv[1:])}"
-    commit, _, machine = where().removeprefix("commit ").partition(", ")
-    PROGRAM_RESULTS.mkdir(parents=True, exist_ok=True)
-    figures.to_csv(PROGRAM_RESULTS / f"{name}.csv", index=False, float_format="%.6g")
-    source = {"command": command.strip(), "commit": commit, "machine": machine}
-    (PROGRAM_RESULTS / f"{name}.json").write_text(json.dumps(source, indent=1) + "\n", "utf-8")

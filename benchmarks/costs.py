@@ -4,7 +4,7 @@
     python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
     python -m benchmarks.costs bare-loop --mnist PATH
     python -m benchmarks.costs many-clients --clients 200 1000 10000
-    python -m benchmarks.costs deployment     # a round of three sites on this machine, from warm processes and without
+    python -m benchmarks.costs deployment     # a round of three sites on this machine, and one of an empty app
     python -m benchmarks.costs workers --mnist PATH    # a round by two worker processes, and what two cores allow
     python -m benchmarks.costs trial          # a trial of a comparison besides its rounds
 
@@ -16,10 +16,11 @@ by all rules, encodes and checks messages, stores states, and aggregates.
 Each row is a separate process; `from disk` keeps no state in memory; `of bare steps` is the bare loop of the first
 clients.
 
-`deployment` is a SuperLink and three SuperNodes, as in `make deploy-demo`. It also runs an empty Flower app whose
-clients return the array of ten prototypes that they receive: the minimum for any method. Federations with and without
-warm processes alternate. CPU seconds are those of all the sites' processes from a run's start to its end, divided by
-the number of its messages; they include Flower's polling.
+`deployment` is a SuperLink and three SuperNodes, as in `make deploy-demo`, with a perceptron and one local epoch at
+each site, so that little of a round is training. In the same federation an empty Flower app runs, whose clients return the
+array of ten prototypes that they receive in two messages per round: the minimum for any method. CPU seconds are those
+of all the sites' processes from a run's start to its end, divided by the number of its messages; they include Flower's
+polling.
 
 `workers` compares a round by one worker with a round by two, whose bits must be equal; the last column is the speed-up
 of two independent processes on this machine, each with the bare loop of all clients.
@@ -82,7 +83,7 @@ DIGITS = 'strategy="fedproto" rounds=4'
 MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
-SITE_MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
+SITES = 3
 BARE_CLIENTS = 50  # clients whose steps alone are timed
 EMPTY_PROJECT = """
 [project]
@@ -109,7 +110,8 @@ server = ServerApp()
 client = ClientApp()
 
 @client.train()
-def train(message, context):
+@client.evaluate()
+def answer(message, context):
     return Message(RecordDict({"payload": message.content["payload"]}), reply_to=message)
 
 @server.main()
@@ -120,8 +122,9 @@ def main(grid, context):
     vectors = ArrayRecord({"vectors": Array(np.zeros((10, 64), np.float32))})
     for _ in range(context.run_config["rounds"]):
         began = time.monotonic()
-        messages = [Message(RecordDict({"payload": vectors}), node, "train") for node in nodes]
-        assert len(list(grid.send_and_receive(messages))) == clients
+        for kind in ("train", "evaluate"):
+            messages = [Message(RecordDict({"payload": vectors}), node, kind) for node in nodes]
+            assert len(list(grid.send_and_receive(messages))) == clients
         print("ROUND", time.monotonic() - began, flush=True)
 """
 
@@ -267,55 +270,48 @@ def empty_rounds(app: Path, clients: int, rounds: int) -> list[float]:
 
 
 def deployment(options: argparse.Namespace) -> None:
-    """Print the cost of a round and a message, for our app and an empty one, in alternating federations."""
-    kinds = {"from the start": "no", "warm": "yes"}
-    runs: dict[tuple[str, str], list[tuple[float, float]]] = {row: [] for row in product(("ours", "empty"), kinds)}
-    for _, (kind, warm) in product(range(options.repeats), kinds.items()):
-        for app, figures in in_federation(warm, options.rounds).items():
-            runs[app, kind].append(figures)
-            print(
-                f"{app}, {kind}: {figures[0]:.2f} s, {figures[1]:.2f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True
-            )
-    print(f"\n{table_head('app', 'messages', 'a round, s', 'a message, CPU s', left=2)}")
-    for row, figures_of_row in runs.items():
-        columns = zip(*figures_of_row, strict=True)
-        print(table_row([*row, *(f"{median(numbers):.2f}" for numbers in columns)]))
+    """Print the cost of a round and a message, for our app and an empty one in turns, in one federation per repeat."""
+    print(table_head("app", "a round, s", "a message, CPU s"))
+    runs = [in_federation(options.rounds) for _ in range(options.repeats)]
+    for app in ("ours", "empty"):
+        columns = zip(*(figures[app] for figures in runs), strict=True)
+        print(table_row([app, *(f"{median(numbers):.2f}" for numbers in columns)]))
+    ratio = median(figures["ours"][0] / figures["empty"][0] for figures in runs)
+    print(f"\na round of ours over one of the empty app: {ratio:.2f}")
 
 
-def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
+def in_federation(rounds: int) -> dict[str, tuple[float, float]]:
     """For both apps: seconds of a round after the first, and CPU seconds of the sites' processes per message."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        roots = write_sites(folder / "data", len(SITE_MODELS))
-        sites = [
-            Site(i, {"data": str(root), "model": model, "device": "cpu", "warm": warm})
-            for i, (root, model) in enumerate(zip(roots, SITE_MODELS, strict=True))
-        ]
+        sites = []
+        for number, root in enumerate(write_sites(folder / "data", SITES)):
+            sites.append(Site(number, {"data": str(root), "model": "tiny_perceptron", "device": "cpu"}))
         federation = Deployment(folder, sites)
         (folder / "empty").mkdir()
         write_empty_app(folder / "empty")
-        config = {"rounds": rounds, "dataset": "digits-of-three-sites", "clients": len(roots)}
+        config = {"rounds": rounds, "local-epochs": 1, "dataset": "digits-of-three-sites", "clients": SITES}
         config["results-dir"] = str(folder / "results")
         before = dict(os.environ)
         try:
             federation.start()
             os.environ.update(federation.environment)
             cpu = [site_seconds(federation)]
-            outcome = launch(config, clients=len(roots), show=lambda line: None, connection=CONNECTION)
+            outcome = launch(config, clients=SITES, show=lambda line: None, connection=CONNECTION)
             if not outcome.ok or outcome.folder is None:
                 raise SystemExit(f"the run failed: {outcome.message}")
             cpu.append(site_seconds(federation))
-            empty = empty_rounds(folder / "empty", len(roots), rounds)
+            empty = empty_rounds(folder / "empty", SITES, rounds)
             cpu.append(site_seconds(federation))
         finally:
             os.environ.clear()
             os.environ.update(before)
             federation.stop()
         seconds = [line["time"]["round"] for line in RunFolder(outcome.folder).lines() if line["round"]]
-    # our app also asks for identities, and evaluates at the end
+    # our app also asks for identities, and evaluates the untrained models
     return {
-        "ours": (median(seconds[1:]), (cpu[1] - cpu[0]) / (rounds + 2) / len(roots)),
-        "empty": (median(empty[1:]), (cpu[2] - cpu[1]) / rounds / len(roots)),
+        "ours": (median(seconds[1:]), (cpu[1] - cpu[0]) / (2 * rounds + 2) / SITES),
+        "empty": (median(empty[1:]), (cpu[2] - cpu[1]) / (2 * rounds) / SITES),
     }
 
 

@@ -8,16 +8,13 @@ A table is a comparison file, benchmarks/tables/NAME.toml. `store` leaves its fi
 line for each data set, method, seed and metric, and in NAME.json where they were measured, with the digest of the
 comparison file. No table is made of figures whose comparison file has changed since. Of each data set `store` takes
 the seeds that are finished by every method; each folder has some data sets or seeds.
-
-Figures of other programs (`benchmarks.liars`, `benchmarks.releases`) are in benchmarks/results/programs, where these
-programs put them.
 """
 
 import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,13 +22,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from benchmarks.common import PROGRAM_RESULTS, ROOT, described_parser, interval, table_head, table_row, where
+from benchmarks.common import ROOT, described_parser, table_head, table_row, where
 from protosphere.comparison.frame import CONTROLS, summarise
 from protosphere.comparison.paired import Difference, difference, rejected
 from protosphere.comparison.tables import NONE, accuracy, difference_text
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "privacy", "threats")))
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 # a page's table stands between these two markers
 BEGIN, END = "<!-- {}, made by python -m benchmarks.tables -->", "<!-- end of {} -->"
 METRIC = "metric: "
@@ -42,8 +39,7 @@ BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
 PROTOTYPE_RULES = ("local-prototypes selected", "global-prototypes selected")
 CONTROL = "local"
-JOINED = "joined"  # a row of joined.toml
-PRETRAINED = " (pretrained)"  # part of a label in strong.toml and joined.toml
+PRETRAINED = " (pretrained)"  # part of a label in strong.toml
 Key = TypeVar("Key", bound=Hashable)
 # the rules of methods without a private model, or with more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
@@ -365,12 +361,8 @@ def convergence() -> Iterator[str]:
 
 
 def spaces() -> Iterator[str]:
-    """The default's family in each public encoder's space, and what its exchange adds there; then what the targets of
-    `joined` add to the default's rule."""
+    """The default's family in each public encoder's space, and what its exchange adds there."""
     stored = Stored("strong")
-    # with the same seeds
-    joined = Stored(JOINED).frame.merge(stored.frame[["data", "seed"]].drop_duplicates())
-    stored.frame = pd.concat([stored.frame, joined], ignore_index=True)
 
     def metrics_of(method: str) -> Sequence[str]:
         return _metrics_in_space(method.partition(PRETRAINED)[0])
@@ -381,35 +373,16 @@ def spaces() -> Iterator[str]:
 
     heads = [name for data in stored.names("data") for name in (stored.heading(data), "gain")]
     yield table_head("encoder", "method", "predicts by", *heads, left=3)
-    cells = _with_gains(stored, metrics_of, control_of)
-    # `joined` has its own specification, and is shown with the other methods of its space
-    for (method, metric), row in sorted(cells.items(), key=lambda cell: PRETRAINED in cell[0][0]):
+    for (method, metric), row in _with_gains(stored, metrics_of, control_of).items():
         name, pretrained, _ = method.partition(PRETRAINED)
         encoder = "efficientnet-lite0" if pretrained else "handcrafted"
         yield table_row([f"`{encoder}`", f"`{name}`", f"`{_rule(metric)}`", *row])
-    yield ""
-    yield from _describe_joining(stored)
 
 
 def _metrics_in_space(name: str) -> list[str]:
     if name == CONTROL:
         return [CLASSIFIER, *LOCAL_RULES.values()]
-    if name == JOINED:
-        # its `encoder` is that of `protosphere`
-        return [CLASSIFIER, OWN_RULES["protosphere"]]
     return [*LOCAL_RULES] if name == "protosphere" else ["encoder selected"]
-
-
-def _describe_joining(stored: Stored) -> Iterator[str]:
-    """The gain of `joined` over `protosphere` by the rule `pool`, one line per space."""
-    rule = OWN_RULES["protosphere"]
-    for encoder, suffix in (("handcrafted", ""), ("efficientnet-lite0", PRETRAINED)):
-        contrasts: dict[str, Difference | None] = {}
-        for data in stored.names("data"):
-            own, base = (stored.values(data, name + suffix, rule) for name in (JOINED, "protosphere"))
-            contrasts[data] = difference(own.to_dict(), base.to_dict())
-        words = ", ".join(f"{interval} on {data}" for data, interval in _intervals(contrasts).items())
-        yield f"- `{encoder}`: by `pool`, `{JOINED}` minus `protosphere` is {words}."
 
 
 def sources() -> Iterator[str]:
@@ -417,91 +390,7 @@ def sources() -> Iterator[str]:
     tables = [Stored(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
     for table in tables:
         yield f"- `{table.name}.csv`: {table.describe()}"
-    yield _machines(tables)
-
-
-def _machines(results: Iterable["Stored | ProgramResult"]) -> str:
-    """The last line of a list of sources."""
-    return f"- Machine: {'; '.join(sorted({result.source['machine'] for result in results}))}"
-
-
-class ProgramResult:
-    """The results of another program.
-
-    Attributes:
-        frame: as the program stored it.
-        source: command, commit and machine.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.frame = pd.read_csv(PROGRAM_RESULTS / f"{name}.csv")
-        self.source: dict[str, str] = json.loads((PROGRAM_RESULTS / f"{name}.json").read_text("utf-8"))
-
-    def accuracies(self, **chosen: object) -> list[float]:
-        """The accuracies of the rows with these values, by seed."""
-        frame = self.frame
-        for column, value in chosen.items():
-            frame = frame[frame[column].isna() if value is None else frame[column] == value]
-        return list(frame["accuracy"])
-
-    def describe(self, with_machine: bool = True) -> str:
-        """The source of the results, in a sentence."""
-        note = f" ({self.source['note']})" if "note" in self.source else ""
-        machine = f", {self.source['machine']}" if with_machine else ""
-        return f"`{self.source['command']}`, commit {self.source['commit']}{note}{machine}."
-
-
-# name of the result, label in the table, method, α
-LIES = (
-    *(("lies", "`protosphere`", "protosphere", alpha) for alpha in (0.1, 0.5, 1.0)),
-    *(("lies-more-holders", "`protosphere`, more holders", "protosphere", alpha) for alpha in (0.5, 1.0)),
-    *(("lies-pacs", "`protosphere` on PACS", "protosphere", alpha) for alpha in (0.1, 1.0)),
-    *(("lies", f"`{method}`", method, 0.5) for method in ("fedcgs", "fedncm", "fed3r", "fedcof")),
-)
-
-
-def lies() -> Iterator[str]:
-    """Accuracy without a liar, with one and with three, by the server's aggregation."""
-    results = {name: ProgramResult(name) for name in dict.fromkeys(line[0] for line in LIES)}
-    aggregations = ("mean", "clipped-mean", "geometric-median")
-    yield table_head("method", "α", *(f"`{aggregation}`" for aggregation in aggregations), left=1)
-    for name, words, method, alpha in LIES:
-        cells = []
-        for aggregation in aggregations:
-            by_liars = (
-                results[name].accuracies(method=method, alpha=alpha, aggregation=aggregation, liars=liars)
-                for liars in (0, 1, 3)
-            )
-            cells.append("; ".join(interval(accuracies) for accuracies in by_liars if accuracies))
-        yield table_row([words, alpha, *cells])
-    yield ""
-    for name, result in results.items():
-        yield f"- `{name}.csv`: {result.describe(with_machine=False)}"
-    yield _machines(results.values())
-
-
-def releases() -> Iterator[str]:
-    """Accuracy by the rule `encoder` over all classes, by samples per class and ε."""
-    result = ProgramResult("releases")
-    frame = result.frame[result.frame["rule"] == "encoder"]
-    epsilons = sorted(frame["epsilon"].dropna().unique())
-    yield table_head("samples per class", *(f"ε = {epsilon:g}" for epsilon in epsilons), "without noise")
-    for shots in sorted(frame["shots"].unique()):
-        cells = []
-        for epsilon in (*epsilons, None):
-            accuracies = pd.Series(result.accuracies(rule="encoder", shots=shots, epsilon=epsilon))
-            cells.append(_mean(accuracies / 100, True))
-        yield table_row([shots, *cells])
-    release_mean, control_mean = (
-        float(pd.Series(result.accuracies(rule="classifier", epsilon=epsilon)).mean()) for epsilon in (3.0, None)
-    )
-    yield ""
-    yield (
-        "On a client's own classes, a release adds almost nothing. With 50 samples per class and ε = 3, private models "
-        f"of `protonorm` reach {release_mean:.1f} %. Those of `frame`, which sends nothing, reach {control_mean:.1f} %."
-    )
-    yield ""
-    yield f"Source: {result.describe()}"
+    yield f"- Machine: {'; '.join(sorted({table.source['machine'] for table in tables}))}"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
@@ -516,8 +405,6 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "convergence": convergence,
     "spaces": spaces,
     "sources": sources,
-    "lies": lies,
-    "releases": releases,
 }
 
 

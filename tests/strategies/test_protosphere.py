@@ -1,8 +1,6 @@
 """Protosphere: its sums are those of all samples together; its pool by hand; whose means cross; what was lost comes
 again; what it shares with other methods of one exchange: test_one_exchange.py."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,6 @@ from tests.strategies.in_space import halves as halves_of
 from tests.strategies.watched import cut_after_evaluation, put_back, start, without_time
 
 N = 480
-JOINED = Path(__file__).resolve().parents[2] / "benchmarks" / "joined.py"
 SIZES = {0: 120, 1: 120, 2: 240}
 
 
@@ -231,14 +228,3 @@ def test_the_temperature_is_the_one_by_which_training_samples_are_most_likely_by
             total += np.log(odds[label] / odds.sum())
         likelihoods.append(total)
     assert choose_temperature(scores, labels, K) == TEMPERATURES[int(np.argmax(likelihoods))]
-
-
-def test_joined_with_protonorm_both_do_what_they_do_alone(run, metrics):
-    rules = []
-    for strategy in (str(JOINED), "protosphere", "protonorm"):
-        settings = {"strategy": strategy, "encoder": "handcrafted", "rounds": 3, "prototype-weight": 3.0}
-        rules.append([line["evaluation"]["rules"] for line in metrics(run(settings))])
-    for joined, space, models in zip(*rules, strict=True):
-        assert joined.get("encoder") == space.get("encoder")
-        assert all(joined.get(rule) == models.get(rule) for rule in ("classifier", "global-prototypes"))
-    assert rules[0][-1]["pool"] != rules[1][-1]["pool"]
