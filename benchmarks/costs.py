@@ -17,10 +17,10 @@ Each row is a separate process; `from disk` keeps no state in memory; `of bare s
 clients.
 
 `deployment` is a SuperLink and three SuperNodes, as in `make deploy-demo`, with a perceptron and one local epoch at
-each site, so that little of a round is training. In the same federation an empty Flower app runs, whose clients return the
-array of ten prototypes that they receive in two messages per round: the minimum for any method. CPU seconds are those
-of all the sites' processes from a run's start to its end, divided by the number of its messages; they include Flower's
-polling.
+each site, so that little of a round is training. In the same federation an empty Flower app runs, whose clients return
+the array of ten prototypes that they receive in two messages per round: the minimum for any method. CPU seconds are
+those of all the sites' processes from a run's start to its end, divided by the number of its messages; they include
+Flower's polling.
 
 `workers` compares a round by one worker with a round by two, whose bits must be equal; the last column is the speed-up
 of two independent processes on this machine, each with the bare loop of all clients.

@@ -135,7 +135,7 @@ def test_with_robust_centres_fed3r_takes_clients_that_keep_small_classes_at_home
     assert torch.allclose(from_half(state["scatters"][0]), (z - z.mean(0)).T @ (z - z.mean(0)), atol=1e-4)
 
 
-def dealt_digits(alpha=0.5, clients=10):
+def dealt_digits(alpha=1.0, clients=10):
     """Digits as unit vectors and labels by client, dealt by Dirichlet over classes; the last entry is for tests."""
     images, labels = load_digits(return_X_y=True)
     z = images - images.mean(axis=0)
@@ -180,7 +180,7 @@ def test_a_liar_that_knows_what_the_others_send_costs_robust_means_little(reflec
 
     without = accuracy(honest, "mean")
     with_liar = honest | {max(honest): liar}
-    assert accuracy(with_liar, "mean") < without - 3
+    assert accuracy(with_liar, "mean") < without - (2 if reflected else 8)
     for how in ("clipped-mean", "geometric-median"):
-        assert accuracy(honest, how) > without - 0.5
-        assert accuracy(with_liar, how) > without - 4
+        assert accuracy(honest, how) > without - 1
+        assert accuracy(with_liar, how) > without - 3.5
