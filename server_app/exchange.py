@@ -3,8 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,15 +18,14 @@ from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
 from protosphere.record.replies import Bytes, Reply
 from protosphere.server_app.ensemble import decode_answers
-from protosphere.strategies.contract import Outcome, ServerHalf, State
-from protosphere.strategies.user_method import FAILED, checked_outcome
+from protosphere.strategies.user_method import FAILED
 from protosphere.wire.arrays import Limits, decode, value_bytes
-from protosphere.wire.checks import ARRAYS, CodecError
+from protosphere.wire.checks import ARRAYS
 from protosphere.wire.confusion import confusion_triples
 from protosphere.wire.layouts import read_layouts
-from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report, encode_instruction
+from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report
 from protosphere.wire.parts import Part
-from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
+from protosphere.wire.payloads import Identity, Payload, Report, class_vectors
 from protosphere.wire.sizes import bytes_by_part
 
 POLL = (0.02, 0.5)  # seconds between two pulls: they grow from the first to the second
@@ -153,41 +151,6 @@ def size_of(records: RecordDict) -> Bytes:
     arrays = records.get(ARRAYS)
     payload = value_bytes(arrays, without=(ENSEMBLE,)) if isinstance(arrays, ArrayRecord) else 0
     return Bytes(payload, sum(bytes_by_part(records).values()))
-
-
-def encoded(instruction: Instruction, parts: Sequence[Part]) -> RecordDict:
-    """Encode an instruction for a client.
-
-    Raises:
-        RunError: the number format cannot hold the result of the previous round.
-    """
-    with _convert_codec_errors(instruction.round):
-        return encode_instruction(instruction, parts)
-
-
-def aggregated(
-    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, parts: Sequence[Part]
-) -> Outcome:
-    """Have the method aggregate a round's uploads.
-
-    Args:
-        parts: the parts of the downloads.
-
-    Raises:
-        RunError: as in `encoded`, if the method needs its downloads as they arrive.
-    """
-    with _convert_codec_errors(server_round):
-        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, parts)
-
-
-@contextmanager
-def _convert_codec_errors(round_number: int) -> Iterator[None]:
-    try:
-        yield
-    except CodecError as error:
-        raise RunError(
-            f"round {round_number}: {str(error).rstrip('.')}. A run keeps its settings: start a new one."
-        ) from None
 
 
 def checked_reply(message: Message | str, partition: int, context: ReplyContext, *, simulated: bool = False) -> Reply:

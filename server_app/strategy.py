@@ -10,7 +10,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -50,9 +50,7 @@ from protosphere.server_app.exchange import (
     MEND,
     UNSENT,
     ReplyContext,
-    aggregated,
     collected,
-    encoded,
     exchange,
     refuse_failing_method,
     size_of,
@@ -67,7 +65,8 @@ from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import cap_claims, opening_lines
 from protosphere.server_app.releases import Releases
-from protosphere.server_app.roster import Roster, RosterError
+from protosphere.server_app.roster import Roster
+from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import Run
 from protosphere.strategies.contract import (
     ROUND_OF_JOINING,
@@ -79,7 +78,8 @@ from protosphere.strategies.contract import (
     whole_vectors,
 )
 from protosphere.strategies.user_method import checked_outcome, failing_as
-from protosphere.wire.checks import SETTINGS
+from protosphere.wire.checks import SETTINGS, CodecError
+from protosphere.wire.messages import encode_instruction
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Instruction, Payload
 
@@ -177,7 +177,7 @@ class PrototypeStrategy(Strategy):
             self._restore(rounds)
         earlier_roster = self.folder.roster() if self.settings.resume else ()
         self.roster.gather(grid, earlier_roster, self.state.last_round)
-        with self._blame_method(f"before round {self.state.last_round + 1}"):
+        with self._name_failure(f"before round {self.state.last_round + 1}"):
             self._meet(is_simulated(grid))
         self.folder.set_end(rounds, self.settings)
         self.summary()
@@ -189,21 +189,21 @@ class PrototypeStrategy(Strategy):
             )
 
         # on one thread throughout: after a change of that number, the first small sum costs tens of milliseconds
-        with self._callbacks_told(), limited_threads(1):
+        with self._call_callbacks(), limited_threads(1):
             if not self.settings.resume:
-                with self._blame_method("before round 1"):
+                with self._name_failure("before round 1"):
                     self._begin(grid, result)
             while self.state.last_round < rounds and not self.stop_reason:
                 number = self.state.last_round + 1
-                with self._blame_method(f"round {number}"):
+                with self._name_failure(f"round {number}"):
                     self._round(grid, number, result)
             self._close(grid, result)
             self._leave_summary(rounds)
         return result
 
     @contextmanager
-    def _callbacks_told(self) -> Any:
-        """Inside, callbacks have been told that the run is on."""
+    def _call_callbacks(self) -> Iterator[None]:
+        """Inside, callbacks know that the run is on; afterwards, that it has ended."""
         view = RunView(self.settings, self.run.inference, self.folder, self.roster.identities)
         started, completed = [], False
         try:
@@ -284,13 +284,19 @@ class PrototypeStrategy(Strategy):
         self.folder.write_client_table(self.run.inference)
         self.folder.write_summary(summary)
 
-    def _blame_method(self, when: str) -> AbstractContextManager[None]:
-        """Inside, an error in the server half of a user's method is reported like one at a client."""
+    @contextmanager
+    def _name_failure(self, when: str) -> Iterator[None]:
+        """Inside, an error in the server half of a user's method, or a download that its number format cannot hold,
+        ends the run with a sentence."""
 
         def make_error(reason: str) -> RunError:
             return RunError(f"{when}: {reason} {MEND}")
 
-        return failing_as(make_error, self.settings.strategy, self.run.method, (SettingError, RosterError, RunError))
+        try:
+            with failing_as(make_error, self.settings.strategy, self.run.method, (*USER_ERRORS, CodecError)):
+                yield
+        except CodecError as error:
+            raise RunError(f"{when}: {str(error).rstrip('.')}. A run keeps its settings: start a new one.") from None
 
     # --- a round ------------------------------------------------------------------------------------------
 
@@ -446,7 +452,7 @@ class PrototypeStrategy(Strategy):
             constants = tuple(instruction.constants.items())
             content = (key, instruction.payload is None, instruction.last_trained_round, instruction.made, constants)
             if content not in encoded_messages:
-                records = encoded(instruction, self.run.exchange.down)
+                records = encode_instruction(instruction, self.run.exchange.down)
                 records.update(self._further_records)
                 encoded_messages[content] = records, size_of(records)
             records, self._sent_bytes[partition] = encoded_messages[content]
@@ -540,7 +546,8 @@ class PrototypeStrategy(Strategy):
             return {}
         with limited_threads(1):
             capped_uploads, warnings = self.capped_counts.uploads(uploads)
-            outcome = aggregated(self.half, capped_uploads, self.state.method, server_round, self.run.exchange.down)
+            outcome = self.half.aggregate(capped_uploads, self.state.method, server_round)
+            outcome = checked_outcome(outcome, self.half.aggregate, self.run.exchange.down)
         for warning in (*warnings, *outcome.warnings):
             log.warning("warning: round %d: %s", server_round, warning)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
