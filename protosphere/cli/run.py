@@ -1,10 +1,10 @@
 """`protosphere run`: checks the settings, runs, and reports the result."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,38 @@ from protosphere.progress import Display
 
 if TYPE_CHECKING:
     from protosphere.plans.run_config import Plan
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The command's arguments: where clients train, their resources, and what becomes the run's settings."""
+
+    place: Place
+    cpus: int | None
+    gpus: float | None
+    settings: Sequence[str]
+    preset: str
+    resume: str
+    results: str
+    clients: int | None
+    trust: bool
+    verbose: bool
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a run failed or did not begin.
+
+    Attributes:
+        code: the exit code.
+        folder: the run's folder, if there is one on this machine.
+        resumes: the name by which a run on another machine is resumed; "" if it cannot be.
+    """
+
+    code: int
+    reason: str
+    folder: Path | None = None
+    resumes: str = ""
 
 
 def run(
@@ -49,89 +81,69 @@ def run(
         end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
     if what_leaves and (place.kind == "superlink" or resume):
         end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
-    options = {"preset": preset, "resume": resume, "results": results, "clients": clients, "trust": trust}
-    started = _Started(place, cpus_per_client, gpus_per_client, options, verbose)
+    request = _Request(
+        place, cpus_per_client, gpus_per_client, settings or [], preset, resume, results, clients, trust, verbose
+    )
     with Display(typer.echo) as display:
-        ending = _run(started, settings or [], what_leaves, display)
-    if ending.code:
-        end("\n".join([ending.reason, *ending.hints]), ending.code)
+        outcome = _run(request, what_leaves, display)
+    if isinstance(outcome, _Failure):
+        end("\n".join([outcome.reason, *_hints(request, outcome)]), outcome.code)
     if what_leaves:
         return
-    if ending.folder is None:
+    if outcome is None:
         typer.echo("completed; the results are on the SuperLink's machine, where `report.html` shows them")
         return
     from protosphere.cli.summary import print_summary
 
-    print_summary(ending.folder)
+    print_summary(outcome)
 
 
-@dataclass(frozen=True)
-class _Started:
-    """The arguments of the command: where clients train, their resources, and the settings of the plan."""
-
-    place: Place
-    cpus: int | None
-    gpus: float | None
-    options: Mapping[str, Any]
-    verbose: bool
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """The end of a run, or the reason why none began.
-
-    Attributes:
-        code: the exit code.
-        folder: the run's folder, if there is one on this machine.
-        reason: why it failed, in a sentence.
-        hints: lines on its results, and on how to continue.
-    """
-
-    code: int
-    folder: Path | None = None
-    reason: str = ""
-    hints: Sequence[str] = ()
-
-
-def _run(started: _Started, settings: Sequence[str], what_leaves: bool, display: Display) -> _Ending:
-    """Plan the run and execute it."""
+def _run(request: _Request, what_leaves: bool, display: Display) -> Path | _Failure | None:
+    """Plan the run and execute it. Returns its folder, None if that is on another machine, or why it failed."""
     from protosphere.launch.processes import Interrupted, interruptible
 
     display.stage("reading settings and data")
     try:
         with interruptible():
-            plan = _plan(started, settings)
+            plan = _plan(request)
             if what_leaves:
                 _list_disclosures(plan, display)
-                return _Ending(0)
+                return None
     except Interrupted as interruption:
         reason = f"stopped by {interruption.name} before anything was started."
-        return _Ending(KILLED + interruption.number, reason=reason)
+        return _Failure(KILLED + interruption.number, reason)
     except UserError as error:
-        return _Ending(BAD_INPUT, reason=str(error))
-    if started.place.is_here:
-        return _run_here(started, plan, display)
+        return _Failure(BAD_INPUT, str(error))
+    if request.place.is_here:
+        return _run_here(request, plan, display)
     for note in plan.notes:
         display.line(note)
-    return _run_flower(started, plan, display)
+    return _run_flower(request, plan, display)
 
 
-def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
+def _plan(request: _Request) -> "Plan":
     from protosphere.plans.assignments import read_all
 
     # report errors in settings before torch is loaded, which takes seconds
-    assignments = read_all(settings)
+    assignments = read_all(request.settings)
     with uncollected():
         from protosphere.launch.ray_cluster import count_tasks, nodes_at
         from protosphere.plans.preflight import check_resources
         from protosphere.plans.run_config import plan
 
-    kind = started.place.kind
-    resources = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
+    kind = request.place.kind
+    resources = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
     if kind == "ray":
-        count_tasks(nodes_at(started.place.name), *resources)
+        count_tasks(nodes_at(request.place.name), *resources)
     run_plan = plan(
-        **started.options, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
+        preset=request.preset,
+        resume=request.resume,
+        results=request.results,
+        clients=request.clients,
+        trust=request.trust,
+        remote=kind == "superlink",
+        here=kind not in ("superlink", "ray"),
+        more=assignments,
     )
     if kind == "flower":
         check_resources(*resources)
@@ -147,7 +159,7 @@ def _list_disclosures(plan: "Plan", display: Display) -> None:
         display.line(f"  - {item}")
 
 
-def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
+def _run_here(request: _Request, plan: "Plan", display: Display) -> Path | _Failure:
     from protosphere.core.errors import SettingError
     from protosphere.launch.flower import describe_stop
     from protosphere.launch.processes import Interrupted, interruptible
@@ -156,23 +168,21 @@ def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
 
     try:
         with interruptible():
-            return _Ending(0, carry_out(plan, display, workers=started.place.workers))
+            return carry_out(plan, display, workers=request.place.workers)
     except Interrupted as interruption:
         reason, code = describe_stop(interruption.name, display.folder), KILLED + interruption.number
     except USER_ERRORS as error:
         is_refused = isinstance(error, SettingError) and display.folder is None
         reason, code = str(error), BAD_INPUT if is_refused else FAILED
-    folder = display.folder
-    log = str(folder / "run.log") if folder is not None else ""
-    return _Ending(code, folder, reason, _hints(started, plan, folder, log))
+    return _Failure(code, reason, display.folder)
 
 
-def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
+def _run_flower(request: _Request, plan: "Plan", display: Display) -> Path | _Failure | None:
     from protosphere.launch.flower import launch
     from protosphere.launch.ray_cluster import cluster_address
 
-    place = started.place
-    cpus, gpus = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
+    place = request.place
+    cpus, gpus = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
     if place.kind == "superlink":
         number = f"{plan.clients} clients" if plan.clients else "as many clients as its nodes report"
         display.line(f"running on the nodes of the SuperLink `{place.name}`: {number}")
@@ -188,65 +198,48 @@ def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
         cpus_per_client=cpus,
         gpus_per_client=gpus,
         show=display.line,
-        verbose=started.verbose,
+        verbose=request.verbose,
         connection=place.name if place.kind == "superlink" else "",
         ray=cluster_address(place.name) if place.kind == "ray" else "",
         opened=display.opened,
     )
     if outcome.ok:
-        return _Ending(0, outcome.folder)
+        return outcome.folder
     code = FAILED if outcome.flower_run else BAD_INPUT
     if outcome.signal:
         code = KILLED + outcome.signal
-    log = str(outcome.folder / "run.log") if outcome.folder is not None else ""
-    resumed = ""
+    resumes = ""
     if outcome.folder is None and place.kind == "superlink":
         # a resumed run on another machine is known there by the name in `--resume`
-        resumed = started.options["resume"] or outcome.flower_run
-    return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
+        resumes = request.resume or outcome.flower_run
+    return _Failure(code, outcome.message, outcome.folder, resumes)
 
 
-def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resumed: str = "") -> list[str]:
-    """The location of the report, the command that continues the run, and its log.
-
-    Args:
-        resumed: the name by which a run on another machine is resumed.
-    """
+def _hints(request: _Request, failure: _Failure) -> list[str]:
+    """The location of the report, the command that continues the run, and its log."""
+    folder, resumes = failure.folder, failure.resumes
     lines = []
     if folder is not None and (folder / "report.html").exists():
         lines.append(f"report: {folder / 'report.html'}")
     if folder is not None and (folder / "checkpoint.safetensors").exists():
-        resumed = str(folder)
-    if resumed:
-        changed = _not_saved(plan, folder or Path(started.options["resume"]))
-        options = {"--on": started.place.text, "--cpus-per-client": started.cpus, "--gpus-per-client": started.gpus}
-        arguments = ["protosphere", "run"]
-        for name, value in (options | {"-c": changed}).items():
-            arguments += [name, str(value)] if value else []
-        arguments += ["--trust"] * started.options["trust"] + ["--verbose"] * started.verbose
-        lines.append(f"resume: {shlex.join([*arguments, '--resume', resumed])}")
-    return [*lines, f"log: {log}"] if log else lines
+        resumes = str(folder)
+    # a preset's settings cannot be given again beside `--resume`
+    if resumes and not (request.preset and folder is None):
+        lines.append(f"resume: {shlex.join(_resuming_command(request, resumes, is_here=folder is not None))}")
+    return [*lines, f"log: {folder / 'run.log'}"] if folder is not None else lines
 
 
-def _not_saved(plan: "Plan", folder: Path) -> str:
-    """Settings that the run's folder does not have, in the form of `-c`: those changed by a resume or, if the folder is
-    not on this machine, all that differ from the defaults."""
-    from protosphere.launch.flower import toml_value
-    from protosphere.record.folder import RunFolder
-    from protosphere.strategies import as_of_today, known_settings
-
-    is_here = (folder / "settings.json").exists()
-    try:
-        saved = known_settings(str(plan.run_config["strategy"]))
-        if is_here:
-            saved = as_of_today(RunFolder(folder).settings())
-    except UserError:
-        # a resume reports a damaged folder
-        return ""
-    # a folder is given by its absolute path
-    named = {"resume", "results-dir"} if is_here else {"resume"}
-    assignments = []
-    for name, value in plan.run_config.items():
-        if name not in named and saved.get(name) != value:
-            assignments.append(f"{name}={toml_value(value)}")
-    return " ".join(assignments)
+def _resuming_command(request: _Request, name: str, is_here: bool) -> list[str]:
+    """The command that continues a run. A folder on this machine has the run's settings; a resume may have changed
+    some, and for a folder elsewhere all are given again."""
+    options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
+    if not is_here:
+        options["--clients"] = request.clients
+        options["--results"] = request.results
+    words = ["protosphere", "run"]
+    for option_name, value in options.items():
+        words += [option_name, str(value)] if value else []
+    for text in request.settings if request.resume or not is_here else ():
+        words += ["-c", text]
+    words += ["--trust"] * request.trust + ["--verbose"] * request.verbose
+    return [*words, "--resume", name]
