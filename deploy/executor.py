@@ -1,8 +1,8 @@
-"""The SuperExec of a SuperNode or a SuperLink, which starts a process for each of its tasks.
+"""The SuperExec of a SuperNode or a SuperLink. It forks a process for each of its tasks from one that has loaded Flower
+and torch.
 
     executor.py [option ...] -- OPTION ...
 
-    --cold            each process loads Flower and torch itself, instead of being forked from one that has
     --allow-app FILE  runs only apps whose bundles' SHA-256 digests are listed in this file, one per line
 
 The options after `--` are those of `flower-superexec`. Flower starts tasks in its class `SubprocessExecutor`, of which
@@ -38,17 +38,15 @@ class TaskExecutor:
     """Starts a process for each task.
 
     Args:
-        cold: whether each process loads its modules itself.
         allowed: the file of digests; None if any app may run.
     """
 
-    def __init__(self, cold: bool, allowed: Path | None):
-        self._context: Any = multiprocessing.get_context("spawn" if cold else "forkserver")
+    def __init__(self, allowed: Path | None):
+        self._context: Any = multiprocessing.get_context("forkserver")
         self._allowed = allowed
-        if not cold:
-            self._context.set_forkserver_preload(PRELOADED)
-            # it loads modules while the site waits for its first message
-            forkserver.ensure_running()
+        self._context.set_forkserver_preload(PRELOADED)
+        # it loads modules while the site waits for its first message
+        forkserver.ensure_running()
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start a task."""
@@ -141,11 +139,10 @@ def read_digests(file: Path) -> list[str]:
 def main(words: list[str]) -> None:
     """Run as the SuperExec."""
     parser = argparse.ArgumentParser(prog="deploy/executor.py")
-    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--allow-app", type=Path)
     parser.add_argument("words", nargs="*", help="options of flower-superexec, behind --")
     options = parser.parse_args(words)
-    executor = TaskExecutor(options.cold, options.allow_app)
+    executor = TaskExecutor(options.allow_app)
     methods = {"launch": lambda _, spec: executor.launch(spec), "close": lambda _: executor.close()}
     for name, method in methods.items():
         setattr(SubprocessExecutor, name, method)

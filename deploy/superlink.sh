@@ -109,7 +109,7 @@ case $host in
     *) inside=$host ;;
 esac
 # the SuperExec beside it starts the ServerApp of each run
-set -- "$@" :: "$python" -P "$root/deploy/executor.py" --cold -- --runtime-api-address "$inside:$port"
+set -- "$@" :: "$python" -P "$root/deploy/executor.py" -- --runtime-api-address "$inside:$port"
 if [ -n "$credentials" ]; then set -- "$@" --root-certificates "$credentials/ca.crt"; else set -- "$@" --insecure; fi
 
 # its database is kept clear of messages, which tell of the sites' samples; so it is no other SuperLink's as long as this

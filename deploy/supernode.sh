@@ -31,7 +31,6 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --port PORT              port for Flower's processes on this machine (default 9094; different for each SuperNode)
   --allow-app FILE         run only the apps whose digests this file lists (`protosphere app-hash` prints a digest).
                            Without it, whoever may start runs chooses the code that runs here
-  --warm no                start each ClientApp anew, instead of forking a process that has loaded Flower and torch
   --state FOLDER           models, decoded data, privacy ledger (default $PROTOSPHERE_HOME, or ~/.protosphere)
 END
 }
@@ -64,7 +63,7 @@ say_path() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' port=9094
-label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' warm=yes allowed=''
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' allowed=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -73,7 +72,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --encoder | --warm | --allow-app)
+            --privacy-delta | --encoder | --allow-app)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -97,7 +96,6 @@ while [ $# -gt 0 ]; do
         --encoder) encoder=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
-        --warm) warm=$2 ;;
         --allow-app) allowed=$2 ;;
     esac
     shift 2
@@ -109,10 +107,6 @@ for number in "partition $partition" "of $of"; do
         '' | *[!0-9]* | 0?*) refuse "--${number%% *} wants a whole number, not '${number#* }'" ;;
     esac
 done
-case $warm in
-    yes | no) ;;
-    *) refuse "--warm is yes or no, not '$warm'" ;;
-esac
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
 config="partition-id=$partition num-partitions=$of"
 [ -z "$data" ] || say_path data data-path "$data"
@@ -221,5 +215,4 @@ if [ -n "$allowed" ]; then
 else
     echo "deploy/supernode.sh: whoever may start runs at the SuperLink chooses the code that runs here (--allow-app)"
 fi
-[ "$warm" = yes ] || set -- "$@" --cold
 exec "$python" -P "$root/deploy/with_superexec.py" "$state" "$@" -- --insecure --runtime-api-address "127.0.0.1:$port"

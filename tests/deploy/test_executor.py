@@ -88,6 +88,6 @@ def test_an_app_that_the_superlink_calls_by_another_s_names_is_refused_where_app
 
 def test_a_task_that_is_none_of_a_site_is_refused(tmp_path):
     for allowed, task in ((tmp_path / "apps.txt", TaskType.SERVER_APP), (None, TaskType.SIMULATION)):
-        result = TaskExecutor(cold=True, allowed=allowed).launch(spec(task_type=task))
+        result = TaskExecutor(allowed).launch(spec(task_type=task))
         assert result.status == LaunchResultStatus.FAILED
         assert task in result.message

@@ -111,7 +111,7 @@ def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port
         # results that lie elsewhere may be for a group to read
         assert told["umask"] == 0o027
         ours, of_flower = superexec_of(tmp_path)
-        assert (ours, after(of_flower, "--root-certificates")) == (["--cold"], str(credentials / "ca.crt"))
+        assert (ours, after(of_flower, "--root-certificates")) == ([], str(credentials / "ca.crt"))
     # without keys, whoever reaches the port takes part
     arguments = script("superlink.sh", "--insecure")[2]["arguments"]
     assert (arguments[0], after(arguments, "--fleet-api-address")) == ("--insecure", "127.0.0.1:9092")
@@ -131,7 +131,7 @@ def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path)
         "privacy-epsilon": "8.25",
         "privacy-delta": "1e-06",
     }
-    own |= {"ca": credentials / "ca.crt", "key": credentials / "clinic", "allow-app": "code.py", "warm": "no"}
+    own |= {"ca": credentials / "ca.crt", "key": credentials / "clinic", "allow-app": "code.py"}
     options = [word for name, value in own.items() for word in (f"--{name}", value)]
     # a folder is found whatever `cd` looks through
     code, said, told = script("supernode.sh", *NODE, *options, "--privacy", CDPATH=str(tmp_path))
@@ -157,7 +157,7 @@ def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path)
     assert told["environment"]["PROTOSPHERE_HOME"] == str(tmp_path / "mine")
     assert (told["cwd"], told["here"]) == (str(tmp_path / "mine" / "empty"), [])
     ours, of_flower = superexec_of(tmp_path)
-    assert ours == ["--allow-app", str(tmp_path / "code.py"), "--cold"]
+    assert ours == ["--allow-app", str(tmp_path / "code.py")]
     assert after(of_flower, "--runtime-api-address") == "127.0.0.1:9100"
     # without their secret, any account of the machine may take the site's tasks
     assert after(told["arguments"], "--isolation") == "process"

@@ -1,10 +1,9 @@
 """The same app on real machines: SuperLink and SuperNodes as processes with TLS and node keys.
 
 One deployment of two sites, started by the scripts of deploy/, behind nginx with the file of deploy/nginx where Flower
-speaks HTTPS. With the SuperExec of ours one site forks its ClientApps, the other starts each anew and runs listed apps
-alone. While it trains, strangers try to take part; a stranger who has the public ca.crt can do nothing through nginx
-that it could do at the SuperLink's own port: there it starts an app, which has its name, its version and its modules'
-names from another one.
+speaks HTTPS. The second site runs listed apps alone. While it trains, strangers try to take part; a stranger who has
+the public ca.crt can do nothing through nginx that it could do at the SuperLink's own port: there it starts an app,
+which has its name, its version and its modules' names from another one.
 """
 
 import json
@@ -188,8 +187,8 @@ def as_arrays(folder, seed):
 
 
 def sites_of(data, listed):
-    """One site forks its ClientApps, the other starts each from nothing: to the bit, both are as in one process."""
-    ways = {"warm": "yes"}, {"warm": "no", "allow-app": str(listed)}
+    """The second site runs listed apps alone."""
+    ways = {}, {"allow-app": str(listed)}
     return [
         Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | name | way | LIMIT)
         for i, (path, model, domain, name, way) in enumerate(zip(data, MODELS, DOMAINS, NAMES, ways, strict=True))
@@ -464,12 +463,11 @@ def started(deployment, place, finished, answered, unlisted):
 
 def test_each_message_has_a_process_of_its_own_and_at_the_site_that_lists_apps_a_folder(answered, started, deployment):
     assert answered == ["0", "0", "1", "1"]
-    forked, cold = told(deployment, 0, "listed"), told(deployment, 1, "listed")
-    assert (len(forked), len(cold)) == (2, 2)
-    assert all("forkserver" in said["parent"] for said in forked)
-    assert all("executor.py" in said["parent"] for said in cold)
-    assert len({said["file"] for said in cold}) == 2
-    every = forked + cold + told(deployment, 0, "unlisted")
+    free, listing = told(deployment, 0, "listed"), told(deployment, 1, "listed")
+    assert (len(free), len(listing)) == (2, 2)
+    assert all("forkserver" in said["parent"] for said in free + listing)
+    assert len({said["file"] for said in listing}) == 2
+    every = free + listing + told(deployment, 0, "unlisted")
     # none goes on with what one before it has left
     assert {said["calls"] for said in every} == {1}
     assert {said["name"] for said in every} == {"flwr-clientapp"}
@@ -480,7 +478,7 @@ def test_each_message_has_a_process_of_its_own_and_at_the_site_that_lists_apps_a
     assert len({str(said["random"][1]) for said in every}) == 1
     numbers = [said["random"][0] for said in every]
     assert len(set(numbers)) == len(numbers)
-    assert deployment.log(0).read_text().count(" method=none rounds=2") == len(every) - len(cold)
+    assert deployment.log(0).read_text().count(" method=none rounds=2") == len(every) - len(listing)
 
 
 def test_runs_of_different_code_stay_apart_and_a_site_runs_only_what_it_has_listed(
