@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import pytest
 
@@ -53,11 +52,11 @@ def settings(place):
     models = ",".join(f"hf:{place / 'encoder'}{query}" for query in ("?trainable=0", "?trainable=1", ""))
     columns = {"text-column": "note", "label-column": "where", "group-column": "patient"}
     task = {"strategy": "fedpagr", "dataset": str(place / "notes"), "models": models, "max-samples": 0}
-    task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 2, "ensemble-every": 2, "min-samples": 5}
+    task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 1, "ensemble-every": 1, "min-samples": 5}
     return task | columns
 
 
-def test_clients_of_different_depth_train_on_notes(run, metrics, settings, place, tmp_path):
+def test_clients_of_different_depth_train_on_notes(run, settings, place):
     folder = run(settings, clients=CLIENTS)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["problems"]) == ("completed", 0)
@@ -67,10 +66,6 @@ def test_clients_of_different_depth_train_on_notes(run, metrics, settings, place
     assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
     about = json.loads((folder.parents[1] / "clients" / folder.name / "1" / "client.json").read_text())
     assert about["input"] == {"tokenizer": str(place / "encoder"), "shape": [12]}
-    # another place of the encoder changes nothing but its name
-    shutil.copytree(place / "encoder", tmp_path / "encoder")
-    moved = metrics(run(settings | {"models": settings["models"].replace(str(place), str(tmp_path))}, clients=CLIENTS))
-    assert json.loads(json.dumps(moved).replace(str(tmp_path), str(place))) == metrics(folder)
 
 
 def test_texts_need_models_of_texts(settings):
@@ -82,7 +77,7 @@ def test_texts_need_models_of_texts(settings):
 
 
 def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings):
-    folder = run(settings | {"strategy": "fml", "rounds": 2, "ensemble-every": 0}, clients=CLIENTS)
-    assert [line["problems"] for line in RunFolder(folder).lines()] == [{}] * 3
+    folder = run(settings | {"strategy": "fml", "ensemble-every": 0}, clients=CLIENTS)
+    assert [line["problems"] for line in RunFolder(folder).lines()] == [{}] * 2
     (told,) = {client["companion"] for client in RunFolder(folder).roster()}
     assert told.startswith("hf:local?trainable=0 (")

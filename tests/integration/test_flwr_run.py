@@ -76,8 +76,8 @@ def the_run(watched, place):
 
 
 def protosphere(place, environment, *arguments):
-    """`protosphere run --on flower` in the project."""
-    command = [str(Path(sys.executable).with_name("protosphere")), "run", "--on", "flower", *arguments]
+    """`protosphere run` in the project."""
+    command = [str(Path(sys.executable).with_name("protosphere")), "run", *arguments]
     own = environment | {"PYTHONPATH": os.pathsep.join(map(str, (place / "project", ROOT)))}
     return Watched(command, cwd=place / "project", env=own)
 
@@ -87,7 +87,7 @@ def killed(place, environment):
     """A run of the method on five clients whose front door is killed after its first round, as no handler could know
     of it."""
     method = 'strategy="./shrunk.py" shrunk.beta=0.5'
-    watched = protosphere(place, environment, "--clients", "5", "-c", f"{method} {assignments(FIVE)}")
+    watched = protosphere(place, environment, "--on", "flower", "--clients", "5", "-c", f"{method} {assignments(FIVE)}")
     for line in watched.process.stdout:
         watched.output += line
         if "round    1/5000 |" in line:
@@ -107,10 +107,10 @@ def killed(place, environment):
 
 @pytest.fixture(scope="module")
 def resumed(killed, place, environment):
-    """The same, gone on with for two rounds more than it came to."""
+    """The same, gone on with in one process for a round more than it came to."""
     assert killed.left() == set()
     folder = the_run(killed, place)
-    rounds = finished(folder)[1] + 2
+    rounds = finished(folder)[1] + 1
     watched = protosphere(place, environment, "--resume", str(folder), "-c", f"rounds={rounds}")
     watched.finish()
     watched.rounds = rounds
@@ -179,15 +179,15 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
     assert (summary["status"], summary["clients"], summary["rounds"]) == ("completed", 5, resumed.rounds)
 
 
-def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resumed, place):
+def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(killed, resumed, place):
     shown = resumed.output.splitlines()
     assert any("resuming after round" in line for line in shown)
     assert sum(line.startswith(f"round {resumed.rounds}/{resumed.rounds} |") for line in shown) == 1
-    assert not [line for line in shown if "INFO" in line or "Traceback" in line or "\x1b[" in line]
+    for line in (*killed.output.splitlines(), *shown):
+        assert not any(word in line for word in ("INFO", "Traceback", "\x1b[")), line
     stores = place / "home" / "clients" / the_run(resumed, place).name
     # beside the stores what Ray's workers know the home by
     assert {path.name for path in stores.iterdir()} == set(map(str, range(5)))
-    assert len(resumed.seen) > 8, "SuperLink, SuperExec, the simulation, Ray's daemons and its actors were seen"
     assert resumed.left() == set()
 
 
