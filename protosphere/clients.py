@@ -15,8 +15,8 @@ from protosphere.arrays import WORDS, array
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.table_schema import Column
-from protosphere.serving.input_rows import encoded
-from protosphere.serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
+from protosphere.serving.inputs import encode_rows, read_inputs
+from protosphere.serving.predict import WITH_PROBABILITIES, Trained, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
@@ -99,7 +99,7 @@ class Client:
             SettingError: this client cannot apply the rule, or its model takes other inputs.
             DataError: samples of another shape, or a file that cannot be read.
         """
-        rule_name = self._trained.chosen(rule)
+        rule_name = self._trained.find_rule(rule)
         rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, rule_name), ())
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
@@ -160,7 +160,7 @@ class Client:
                 f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
                 "kind."
             ) from None
-        inputs, problems, unknown = encoded(self._columns(), table)
+        inputs, problems, unknown = encode_rows(self._columns(), table)
         if problems:
             row = min(problems)
             raise DataError(f"row {row} of x has {problems[row]}: correct it, or remove the row.")
@@ -170,7 +170,10 @@ class Client:
         transform, columns = self._trained.transform, self._columns()
         listed = self._sources(x)
         if listed is not None:
-            return inputs_of(self._trained, rule, listed)
+            inputs = read_inputs(self._trained, listed)
+            for problem in filter(None, (item.problem for item in inputs)):
+                raise DataError(problem)
+            return torch.stack([item.read(self._trained, rule) for item in inputs])
         # a copy: torch cannot share memory with read-only arrays or negative strides
         rows = np.array(array("x", x))
         if rows.dtype.kind not in "biuf":
