@@ -377,7 +377,7 @@ def separation_over_rounds(results: Results, prototypes: Prototypes) -> Plot:
         "comes close to 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of their "
         "norms; only a simplex reaches it (K ≤ d + 1)."
     )
-    return plot.describe("distances-of-global-prototypes", caption, table[list(looks)].reset_index())
+    return plot.describe("distances-of-global-prototypes", caption, table[list(looks)[::-1]].reset_index())
 
 
 def prototype_map(results: Results, prototypes: Prototypes) -> Plot:
@@ -521,7 +521,7 @@ def _zeros(vectors: Array) -> float:
 
 def _draw_values(axes: Axes, vectors: Array, labels: Labels, names: Sequence[str]) -> None:
     """A map of rows by dimensions, with class names at the rows."""
-    cells = np.ma.masked_equal(np.abs(vectors), 0)
+    cells = np.ma.masked_equal(np.abs(vectors).astype(np.float64), 0)
     # a single outlier must not make all other values one colour
     most = float(np.quantile(cells.compressed(), 0.99)) if cells.count() else 1.0
     image = axes.imshow(cells, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, vmin=0, vmax=most)
