@@ -69,7 +69,7 @@ def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", nam
     import pandas as pd
 
     from protosphere.core.files import replacing
-    from protosphere.reports.csv_files import as_csv
+    from protosphere.reports.frames import as_csv
 
     rows: list[list[object]] = []
     for label, answer in judged:

@@ -17,8 +17,7 @@ from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FLOORS, doubts_of_clients, rounds_to_choose_from, with_members
-from protosphere.reports.csv_files import as_csv
-from protosphere.reports.frames import sent_by_round
+from protosphere.reports.frames import as_csv, sent_by_round
 from protosphere.strategies import default_encoder, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 

@@ -26,7 +26,7 @@ from protosphere.comparison.tables import accuracy, latex, markdown, notes_below
 from protosphere.comparison.trials import Trial, not_default
 from protosphere.core.seeds import limited_threads
 from protosphere.core.text import counted, own_version
-from protosphere.reports.csv_files import as_csv
+from protosphere.reports.frames import as_csv
 from protosphere.reports.page import Details, Gallery, Page, Part, Table, code, write, write_plots
 
 if TYPE_CHECKING:

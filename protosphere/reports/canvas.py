@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from protosphere.core.errors import SettingError
-from protosphere.reports.csv_files import as_csv
+from protosphere.reports.frames import as_csv
 
 HALF = (5.7, 3.6)  # inches: half of the page's width, so that text has the page's size
 WHOLE = (11.6, 3.8)

@@ -2,7 +2,7 @@
 arrays. All are read as in training; features of a table are scaled by the client's stored means and deviations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,16 +147,11 @@ def _read_table(trained: Trained, path: Path, label_column: str) -> list[Input]:
         part = open_table(path)
         names = [column.name for column in schema]
         label = _find_label(trained, path, part.names, names, label_column)
-        lacking = [name for name in names if name not in part.names]
-        if lacking:
-            raise SettingError(
-                f"{path} lacks the columns {', '.join(lacking)}, on which this client was trained: add what is missing."
-            )
         if not schema:
             names = [_find_input(trained, path, [name for name in part.names if name != label])]
-        table = part.read([*names, *([label] if label else [])])
+        table = part.read([name for name in (*names, label) if name in part.names])
         if schema:
-            inputs = _rows(schema, table)
+            inputs = read_rows(schema, table)
         else:
             cells = table.column(names[0]).to_pylist()
             inputs = [_cell(trained, path, f"row {row}", cell) for row, cell in enumerate(cells)]
@@ -165,9 +160,10 @@ def _read_table(trained: Trained, path: Path, label_column: str) -> list[Input]:
     except Exception as error:
         # a broken table raises exceptions of any kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
-    if not label:
-        return inputs
-    return _with_labels(trained, path, inputs, table.column(label).to_pylist(), bool(part.class_names(label)))
+    if label:
+        labels = labels_of(trained, path, table.column(label).to_pylist(), bool(part.class_names(label)))
+        inputs = [replace(item, label=label) for item, label in zip(inputs, labels, strict=True)]
+    return inputs
 
 
 def _find_label(
@@ -207,33 +203,21 @@ def _cell(trained: Trained, path: Path, name: str, cell: Any) -> Input:
     return Input(name, b"", problem=f"{name} has no image.")
 
 
-def _rows(schema: Sequence[Column], table: "pyarrow.Table") -> list[Input]:
-    features, problems, unknown = encode_rows(schema, table)
-    inputs = []
-    for row, source in enumerate(torch.from_numpy(features)):
-        name = f"row {row}"
-        problem = f"{name} has {problems[row]}." if row in problems else ""
-        inputs.append(Input(name, source, problem=problem, unknown=unknown.get(row, ())))
-    return inputs
-
-
-def encode_rows(
-    schema: Sequence[Column], table: "pyarrow.Table"
-) -> tuple[np.ndarray, dict[int, str], dict[int, tuple[str, ...]]]:
-    """Features of the rows (n, F), the problems of unusable rows, and the columns of a row with an unknown category,
-    whose features are then all 0.
+def read_rows(schema: Sequence[Column], table: "pyarrow.Table") -> list[Input]:
+    """The rows of a table as features; those of an unknown category are all 0.
 
     Raises:
-        DataError: a column is missing, or has values that are neither numbers nor strings.
+        DataError: columns are missing, or have values that are neither numbers nor strings.
     """
     import pyarrow
 
+    lacking = [column.name for column in schema if column.name not in table.column_names]
+    if lacking:
+        raise DataError(f"the rows lack the columns {', '.join(lacking)}, on which this client was trained: add them.")
     parts = [np.zeros((table.num_rows, 0), np.float32)]
     problems: dict[int, str] = {}
     unknown: dict[int, tuple[str, ...]] = {}
     for column in schema:
-        if column.name not in table.column_names:
-            raise DataError(f"the rows lack the column {column.name!r}, on which this client was trained: add it.")
         cells = table.column(column.name)
         try:
             part, wrong = column.encode(cells)
@@ -249,8 +233,11 @@ def encode_rows(
                 continue
             what = describe_cell(cells[row].as_py())
             expected = "every training sample has one" if what == NOTHING else "training samples had finite numbers"
-            problems.setdefault(row, f"{what} in the column {column.name!r}, where {expected}")
-    return np.concatenate(parts, axis=1), problems, unknown
+            problems.setdefault(row, f"row {row} has {what} in the column {column.name!r}, where {expected}.")
+    inputs = []
+    for row, source in enumerate(torch.from_numpy(np.concatenate(parts, axis=1))):
+        inputs.append(Input(f"row {row}", source, problem=problems.get(row, ""), unknown=unknown.get(row, ())))
+    return inputs
 
 
 # --- arrays -------------------------------------------------------------------------------------------------------
@@ -267,11 +254,14 @@ def _read_arrays(trained: Trained, path: Path) -> list[Input]:
         raise _other_form(trained, path, f"{x.dtype} of shape {x.shape[1:]}")
     if is_uint8 and transform.scale != PIXEL:
         inputs = np.rint(inputs * (transform.scale / PIXEL)).astype(np.uint8)
+    numbers: Sequence[int | None] = [None] * len(x)
+    if labels is not None:
+        numbers = labels_of(trained, path, labels.tolist(), lists_classes)
     rows = []
-    for row, (source, is_finite) in enumerate(zip(torch.from_numpy(inputs), finite_rows(x).tolist(), strict=True)):
+    for row, is_finite in enumerate(finite_rows(x).tolist()):
         problem = "" if is_finite else f"row {row} has a value that is not finite in x."
-        rows.append(Input(f"row {row}", source, problem=problem))
-    return rows if labels is None else _with_labels(trained, path, rows, labels.tolist(), lists_classes)
+        rows.append(Input(f"row {row}", torch.from_numpy(inputs[row]), numbers[row], problem))
+    return rows
 
 
 def _in_shape(trained: Trained, transform: InputTransform, x: np.ndarray) -> np.ndarray:
@@ -301,16 +291,6 @@ def _other_form(trained: Trained, path: Path, content: str) -> SettingError:
 
 
 # --- classes ------------------------------------------------------------------------------------------------------
-
-
-def _with_labels(
-    trained: Trained, path: Path, inputs: Sequence[Input], values: Sequence[Any], are_positions: bool
-) -> list[Input]:
-    labels = labels_of(trained, path, values, are_positions)
-    labelled = []
-    for item, label in zip(inputs, labels, strict=True):
-        labelled.append(Input(item.name, item.source, label, item.problem, item.unknown))
-    return labelled
 
 
 def labels_of(trained: Trained, path: Path, values: Sequence[Any], are_positions: bool = False) -> list[int]:

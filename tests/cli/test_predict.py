@@ -319,7 +319,7 @@ def image(*more):
         ("norm", image("--device", "abacus"), 'device is "abacus"'),
         ("digits", image(), '"cat"'),
         ("digits", text("no table", "t.parquet"), "no readable table"),
-        ("csv", table(FRAME.drop(columns=["age", "job"])), "lacks the columns age, job"),
+        ("csv", table(FRAME.drop(columns=["age", "job"])), "lack the columns age, job"),
         ("csv", table(FRAME.assign(outcome="odd")), '"odd"'),
         ("csv", table(FRAME, "--label-column", "nonesuch"), "nonesuch"),
         ("csv", arrays(x=ROWS), "trained on a table of the columns age, visits, job"),

@@ -842,7 +842,7 @@ MUTANTS = {
     ),
     # --- reports and the command line
     "a formula for a spreadsheet": Mutant(
-        "protosphere/reports/csv_files.py",
+        "protosphere/reports/frames.py",
         "if text.startswith(FORMULA) else text",
         "if text.endswith(FORMULA) else text",
         "tests/reports tests/comparison/test_frame.py",

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.reports import canvas
-from protosphere.reports.csv_files import as_csv
+from protosphere.reports.frames import as_csv
 from protosphere.reports.plots import _draw_confusion, accuracy_by_client, model_labels
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
