@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from protosphere.reports.partition_preview import DataView
 
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
+PICTURES = (".svg", ".png")
 MOST_CLIENTS = 30  # clients listed on a terminal
 MOST_COLUMNS = 12  # columns of a table listed per kind
 PLURAL = {"number": "numbers", "category": "categories"}
@@ -52,12 +53,12 @@ def data(
         end(str(error))
     from protosphere.data.forms.table_schema import TableSchema, columns_from_json
     from protosphere.plans.run_config import plan
-    from protosphere.reports.partition_preview import refuse_ending, view, write_picture
+    from protosphere.reports.partition_preview import view, write_picture
     from protosphere.strategies import read_settings
 
     try:
-        if picture is not None:
-            refuse_ending(picture)
+        if picture is not None and picture.suffix.lower() not in PICTURES:
+            raise SettingError(f"--picture is {str(picture)!r}, but its name must end in {' or '.join(PICTURES)}.")
         run_plan = plan(preset=preset, clients=clients, trains=False, more=assignments)
         data_settings = read_settings(run_plan.run_config).settings
         data_view = view(data_settings, run_plan.clients)

@@ -17,9 +17,7 @@ from protosphere.data.partition.assignment import Assignment, assignment, domain
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.samples import Samples
 from protosphere.data.spec import DataSpec, data_spec
-from protosphere.reports.label_distribution import Holdings
 
-PICTURES = (".svg", ".png")
 # partition -> the settings that decide a client's samples, besides `clients`, `split` and `seed`
 OF_PARTITION = {
     "iid": ("min-samples",),
@@ -114,21 +112,11 @@ def write_picture(data_view: DataView, path: Path) -> None:
     from protosphere.reports.plots import partition_map
 
     counts = np.array([client.counts for client in data_view.clients])
-    held = Holdings(data_view.class_names, counts, exact=True)
+    names = [client.name for client in data_view.clients]
     try:
-        partition_map(held, [client.name for client in data_view.clients]).savefig(path, dpi=200)
+        partition_map(data_view.class_names, names, counts, exact=True).savefig(path, dpi=200)
     except OSError as error:
         raise SettingError(f"{path} cannot be written ({error.strerror or error}); give another path.") from None
-
-
-def refuse_ending(path: Path) -> None:
-    """Refuse a picture format that is not in PICTURES.
-
-    Raises:
-        SettingError: the suffix is not in PICTURES.
-    """
-    if path.suffix.lower() not in PICTURES:
-        raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
 
 
 def _columns(data: Samples) -> list[dict[str, Any]]:
@@ -142,10 +130,8 @@ def _inputs(data: Samples) -> str:
     if isinstance(data.inputs, Texts):
         return "texts"
     shape = " × ".join(map(str, data.inputs.shape[1:]))
-    if data.inputs.ndim == 4:
-        values = "" if data.inputs.dtype == np.uint8 else ", float32 as they are"
-        return f"images, {shape} (channels × height × width){values}"
-    return f"numbers, {shape} per sample" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
+    what = "images (channels × height × width)" if data.inputs.ndim == 4 else "numbers"
+    return f"{what}: {shape}, {data.inputs.dtype}"
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:

@@ -37,8 +37,7 @@ from protosphere.reports.canvas import (
     plain_numbers,
     whole_rounds,
 )
-from protosphere.reports.frames import sent_by_round
-from protosphere.reports.label_distribution import Holdings, holdings
+from protosphere.reports.label_distribution import counts_by_class
 from protosphere.reports.results import Prototypes, Results, explain_damage
 
 Array = NDArray[np.float64]
@@ -55,7 +54,7 @@ SEPARATION = "server/separation/"  # prefixes of column names in a run's frame
 ITERATIONS = "server/alignment_iterations"
 
 
-# --- accuracy, loss, bytes --------------------------------------------------------------------------------------
+# --- accuracy and loss --------------------------------------------------------------------------------------
 
 
 def accuracy_over_rounds(results: Results) -> Plot:
@@ -161,36 +160,6 @@ def loss_over_rounds(results: Results) -> Plot:
     return plot.describe("loss-over-rounds", caption, numbers)
 
 
-def accuracy_over_bytes(results: Results) -> Plot:
-    """The main rule's mean over cumulative bytes, as payload and on the wire."""
-    table = sent_by_round(results.lines).join((100 * results.figure("accuracy")).rename("mean"), how="inner")
-    looks: dict[str, tuple[str, dict[str, Any]]] = {
-        "payload": ("payload: prototype values", {"color": COLOURS[0]}),
-        "wire": ("wire: whole messages, without evaluation results", {"color": COLOURS[1], "linestyle": DASHED}),
-    }
-    # 0 bytes have no place on a log scale
-    curves = {name: table[table[name] > 0] for name in looks if (table[name] > 0).any()}
-    if not curves:
-        raise NothingToPlotError("Accuracy over bytes: nothing was sent before an evaluation.")
-    with canvas.figure() as plot:
-        axes = plot.add_subplot()
-        for name, part in curves.items():
-            label, look = looks[name]
-            axes.plot(part[name] / 1e6, part["mean"], label=label, marker=dots(part), markersize=3.5, **look)
-        sizes = [size for name, part in curves.items() for size in part[name]]
-        if max(sizes) > 10 * min(sizes):
-            axes.set_xscale("log")
-        plain_numbers(axes.xaxis)
-        axes.set(xlabel="sent since the start, both directions (MB)", ylabel="test accuracy (%)")
-        # for a constant curve, matplotlib chooses a range of ten points, far beyond 100 %
-        axes.set_ylim(limits_of(mean for part in curves.values() for mean in part["mean"]))
-        plot.legend(loc="outside lower center", ncols=1)
-    caption = f"The same mean accuracy by {results.rule}, over the bytes that clients and server had sent by then."
-    numbers = table.set_axis(["payload (bytes)", "wire (bytes)", "mean (%)"], axis=1)
-    numbers = numbers.rename_axis("round").reset_index()
-    return plot.describe("accuracy-over-bytes", caption, numbers)
-
-
 # --- clients ----------------------------------------------------------------------------------------------------
 
 
@@ -255,19 +224,22 @@ def model_labels(names: Sequence[str]) -> list[str]:
 def samples_by_client_and_class(results: Results) -> Plot:
     """Clients × classes: each client's number of samples, or whether it has any."""
     names = [results.client_names.get(client["partition"], "") for client in results.roster]
-    return partition_map(holdings(results), names)
+    return partition_map(results.class_names, names, *counts_by_class(results))
 
 
-def partition_map(held: Holdings, client_names: Sequence[str]) -> Plot:
-    """The same plot for any partition; `client_names` is "" for a client without a name."""
-    counts = held.counts
+def partition_map(class_names: Sequence[str], client_names: Sequence[str], counts: Labels, exact: bool) -> Plot:
+    """The same plot for any partition.
+
+    Args:
+        client_names: "" for a client without a name. counts, exact: as from `counts_by_class`.
+    """
     clients, classes = counts.shape
     height = min(8.0, max(2.4, 1.3 + (0.22 if clients <= MOST_NAMED else 0.07) * clients))
     with canvas.figure((canvas.WHOLE[0], height)) as plot:
         axes = plot.add_subplot()
-        _draw_holdings(axes, counts, held.exact)
+        _draw_counts(axes, counts, exact)
         if classes <= MOST_NAMED:
-            _name_ticks(axes, cut_apart(held.class_names, 14), 110)
+            _name_ticks(axes, cut_apart(class_names, 14), 110)
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
@@ -275,20 +247,18 @@ def partition_map(held: Holdings, client_names: Sequence[str]) -> Plot:
             axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(labels)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
-    caption = (
-        "Samples per client and class (training, validation and test); log scale; blank means no samples."
-        if held.exact
-        else "Filled: the client has training samples of the class. The number is not disclosed."
-    )
+    caption = "Filled: the client has training samples of the class. The number is not disclosed."
+    if exact:
+        caption = "Samples per client and class (training, validation and test); log scale; blank means no samples."
     rows = []
     for client, label in np.argwhere(counts):
-        rows.append((client, held.class_names[label], counts[client, label], client_names[client]))
-    numbers = pd.DataFrame(rows, columns=["client", "class", "rows" if held.exact else "held", "name"])
+        rows.append((client, class_names[label], counts[client, label], client_names[client]))
+    numbers = pd.DataFrame(rows, columns=["client", "class", "rows" if exact else "held", "name"])
     numbers = numbers if any(client_names) else numbers.drop(columns="name")
     return plot.describe("samples-by-client-and-class", caption, numbers, wide=True)
 
 
-def _draw_holdings(axes: Axes, counts: Labels, exact: bool) -> None:
+def _draw_counts(axes: Axes, counts: Labels, exact: bool) -> None:
     cells = np.ma.masked_equal(counts, 0)
     look: dict[str, Any] = {"aspect": "auto", "interpolation": "none"}
     if not exact:
@@ -317,12 +287,9 @@ def confusion(results: Results) -> Plot:
         counts[true, predicted] = rows
     with canvas.figure((canvas.HALF[0], 4.9)) as plot:
         _draw_confusion(plot.add_subplot(), counts, cut_apart(names, 14))
-    wrong = sorted(((counts[t, p], t, p) for t, p in np.argwhere(counts) if t != p), reverse=True)[:3]
-    mistakes = [f"“{names[true]}” for “{names[other]}” ({rows})" for rows, true, other in wrong]
-    most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample was assigned to a wrong class."
     caption = (
         f"Test samples of all clients in the last evaluation, by {last['rule']}: number of samples by true class "
-        f"(rows) and predicted class (columns). {most}"
+        "(rows) and predicted class (columns)."
     )
     numbers = pd.DataFrame(counts, columns=names)
     numbers.insert(0, "true class", names, allow_duplicates=True)
@@ -348,7 +315,7 @@ def _draw_confusion(axes: Axes, counts: Labels, names: Sequence[str]) -> None:
 # --- prototypes -------------------------------------------------------------------------------------------------
 
 
-def separation_over_rounds(results: Results, prototypes: Prototypes) -> Plot:
+def separation_over_rounds(results: Results) -> Plot:
     """Pairwise distances of the global prototypes, and the largest possible ones."""
     table = results.rounds.filter(like=SEPARATION).dropna(how="all")
     table.columns = table.columns.str.removeprefix(SEPARATION)
@@ -416,10 +383,9 @@ def prototype_map(results: Results, prototypes: Prototypes) -> Plot:
         if len(classes) <= MOST_IN_LEGEND:
             # handles with labels explicitly: matplotlib ignores a label that starts with "_"
             plot.legend(large, cut_apart(class_names, 22), loc="outside right upper", title="class")
-    caption = (
-        f"Prototypes of round {prototypes.round}. Large: the global ones, as targets. Small: those of clients, as "
-        "uploaded, on the same scale; for mixtures the means of the components."
-    )
+    caption = f"Prototypes of round {prototypes.round}. Small: those that clients uploaded; of mixtures, the means."
+    if count:
+        caption += " Large: the global ones, as targets."
     if step > 1:
         caption += f" One in {step} of the small ones is shown."
     if prototypes.left_out:
@@ -535,7 +501,7 @@ def _draw_values(axes: Axes, vectors: Array, labels: Labels, names: Sequence[str
     axes.grid(visible=False)
 
 
-def alignment(results: Results, prototypes: Prototypes) -> Plot:
+def alignment(results: Results) -> Plot:
     """Pairwise distances during the first alignment by ProtoNorm's Algorithm 1, and the iterations per round."""
     traces = [
         line["server"]["alignment_trace"] for line in results.lines if "alignment_trace" in line.get("server", {})
@@ -573,17 +539,16 @@ def alignment(results: Results, prototypes: Prototypes) -> Plot:
 OF_RUN: dict[str, Callable[[Results], Plot]] = {
     "accuracy-over-rounds": accuracy_over_rounds,
     "loss-over-rounds": loss_over_rounds,
-    "accuracy-over-bytes": accuracy_over_bytes,
     "accuracy-by-client": accuracy_by_client,
     "confusion": confusion,
     "samples-by-client-and-class": samples_by_client_and_class,
+    "distances-of-global-prototypes": separation_over_rounds,
+    "alignment": alignment,
 }
 OF_PROTOTYPES: dict[str, Callable[[Results, Prototypes], Plot]] = {
-    "distances-of-global-prototypes": separation_over_rounds,
     "map-of-prototypes": prototype_map,
     "margins-of-global-prototypes": margins,
     "values-of-prototypes": prototype_values,
-    "alignment": alignment,
 }
 
 

@@ -90,16 +90,16 @@ def read_results(folder: Path) -> Results:
     """Read a run's folder.
 
     Raises:
-        SettingError: there is no such folder, it has no finished round, or another version wrote it.
+        SettingError: it has no finished round, or another version wrote it.
     """
-    if not folder.is_dir():
-        raise SettingError(f"{folder} is not a folder; give the folder of a run, or `latest`.")
     if (folder / "comparison.json").exists():
         raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report.")
-    if not (folder / "metrics.jsonl").exists() or not (folder / "settings.json").exists():
+    has_files = all((folder / name).exists() for name in ("settings.json", "metrics.jsonl", "roster.json"))
+    record = RunFolder(folder)
+    if not has_files or not record.roster() or next(record.each_line(), None) is None:
         raise SettingError(
-            f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl must be there); "
-            "give the folder that `protosphere run` names at its end."
+            f"{folder} holds no run with a finished round; give the folder that `protosphere run` names at its end, or "
+            "`latest`."
         )
     with explain_damage(folder):
         return _read(folder)
@@ -131,8 +131,6 @@ def _read(folder: Path) -> Results:
             f"{folder} was written by Protosphere {summary['versions']['protosphere']} (its format is "
             f"{summary['format']}, and this program's {FORMAT}); make its report with that version."
         )
-    if not lines or not roster:
-        raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
     shared = {name: value for name, value in unpacked(stored).items() if "." not in name}
     refuse_unknown(shared, [name.replace("_", "-") for name in Settings.model_fields])
     settings: Settings = check(Settings, shared)

@@ -85,9 +85,9 @@ def test_cached_counts_of_other_clients_are_not_believed(tmp_path, monkeypatch, 
     (folder / "roster.json").write_text(json.dumps(roster))
     cached = np.array(counts), names
     monkeypatch.setattr(label_distribution, "cached_partition_labels", lambda spec, cache: cached)
-    found = label_distribution.holdings(read_results(folder))
-    assert found.exact is exact
-    assert found.counts.tolist() == (counts if exact else [[1, 1], [1, 1]])
+    found, is_exact = label_distribution.counts_by_class(read_results(folder))
+    assert is_exact is exact
+    assert found.tolist() == (counts if exact else [[1, 1], [1, 1]])
 
 
 # --- at the end of a run --------------------------------------------------------------------------------------------
@@ -141,17 +141,17 @@ def only(folder, lines):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda f: shutil.rmtree(f), "is not a folder"),
-        (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
+        (lambda f: shutil.rmtree(f), "no run with a finished round"),
+        (lambda f: (f / "metrics.jsonl").unlink(), "no run with a finished round"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
-        (lambda f: only(f, ""), "holds no finished round"),
+        (lambda f: only(f, ""), "no run with a finished round"),
         (lambda f: only(f, "3\n"), "not as this version"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "not as this version .*class_names"),
         (lambda f: (f / "summary.json").write_text("{}"), "not as this version .*format"),
         (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
         (lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9"}), "by Protosphere 9 "),
         (lambda f: (f / "prototypes.safetensors").write_text("x"), "prototypes in .* cannot be read"),
-        (lambda f: change_lines(f, lambda line: line | {"bytes": {}}), "not as this version .*payload_up"),
+        (lambda f: change_lines(f, lambda line: line | {"evaluation": {"rules": 3}}), "not as this version .*int"),
         (lambda f: change(f, "summary.json", headline={"rule": "a", "accuracy": "a\nb"}), "not as this version"),
     ],
 )

@@ -151,8 +151,6 @@ def test_curves_have_the_numbers_of_the_run(plain):
     losses = numbers_of(plain, "loss-over-rounds")
     for name, head in (("cross-entropy", "cross-entropy"), ("pull", "pull"), ("loss", "total")):
         assert losses[head].tolist() == [line["training"]["loss"][name] for line in lines[1:]]
-    sent = numbers_of(plain, "accuracy-over-bytes")
-    assert sent["payload (bytes)"].tolist() == [8000 * number for number in range(4)]
     distances = numbers_of(plain, SEPARATION)
     assert distances["distance_min"].tolist() == [line["server"]["separation"]["distance_min"] for line in lines[1:]]
 
