@@ -1,6 +1,6 @@
 """The report in a real browser: nothing is missing, nothing overflows.
 
-The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1785
+The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1345
 report.html`.
 """
 
