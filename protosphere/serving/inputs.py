@@ -65,7 +65,7 @@ class Input:
                 return _decode(trained.transform, self.name, content)
             text = self.source.read_text("utf-8") if isinstance(self.source, Path) else str(self.source)
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.name} cannot be read ({error}); a text is UTF-8.") from None
+            raise DataError(f"{self.name} cannot be read ({error}).") from None
         if not text.strip():
             raise DataError(f"{self.name} has no text: give it one.")
         # a text encoder has its own tokens
