@@ -56,7 +56,7 @@ def test_a_received_run_is_reported_without_its_methods_code(evil):
     assert protosphere.load(folder).summary["headline"]["rule"] == "local-prototypes"
     # nor where the run is not finished, and its rule is not written anywhere
     (folder / "summary.json").unlink()
-    assert protosphere.load(folder).summary["headline"]["rule"] == "local-prototypes"
+    assert protosphere.load(folder).summary["headline"]["rule"] == "classifier"
     assert not mark.exists()
 
 
