@@ -1,7 +1,7 @@
 """A trained client: predictions and export of its private model."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -15,8 +15,8 @@ from protosphere.arrays import WORDS, array
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.table_schema import Column
-from protosphere.serving.input_rows import encoded
-from protosphere.serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
+from protosphere.serving.inputs import Input, read_inputs, read_rows
+from protosphere.serving.predict import WITH_PROBABILITIES, Trained, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
@@ -99,8 +99,9 @@ class Client:
             SettingError: this client cannot apply the rule, or its model takes other inputs.
             DataError: samples of another shape, or a file that cannot be read.
         """
-        rule_name = self._trained.chosen(rule)
-        rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, rule_name), ())
+        rule_name = self._trained.find_rule(rule)
+        table = self._table(x) if self._is_table(x) else []
+        rows = self._stack(table, rule_name) if self._is_table(x) else self._inputs(x, rule_name)
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
             scores = self._trained.scores(rule_name, rows).double().cpu()
@@ -111,7 +112,7 @@ class Client:
             names=tuple(self.class_names[label] for label in labels.tolist()),
             probabilities=torch.softmax(scores, dim=1).numpy() if rule_name in WITH_PROBABILITIES else None,
             scores=scores.numpy(),
-            unknown=np.isin(np.arange(len(rows)), list(unknown)),
+            unknown=np.array([bool(item.unknown) for item in table] or [False] * len(rows), dtype=bool),
         )
 
     def _columns(self) -> tuple[Column, ...]:
@@ -147,8 +148,12 @@ class Client:
     def _is_table(self, x: "Inputs") -> TypeGuard[pd.DataFrame]:
         return bool(self._columns()) and isinstance(x, pd.DataFrame)
 
-    def _table(self, x: pd.DataFrame) -> tuple[torch.Tensor, Collection[int]]:
-        """The rows of a table, and the numbers of those with a category that no training sample had."""
+    def _stack(self, inputs: Sequence[Input], rule: str) -> torch.Tensor:
+        for problem in filter(None, (item.problem for item in inputs)):
+            raise DataError(problem)
+        return torch.stack([item.read(self._trained, rule) for item in inputs]) if inputs else torch.empty(0)
+
+    def _table(self, x: pd.DataFrame) -> list[Input]:
         names = [column.name for column in self._columns() if column.name in x.columns]
         for name in names:
             if list(x.columns).count(name) > 1:
@@ -160,17 +165,13 @@ class Client:
                 f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
                 "kind."
             ) from None
-        inputs, problems, unknown = encoded(self._columns(), table)
-        if problems:
-            row = min(problems)
-            raise DataError(f"row {row} of x has {problems[row]}: correct it, or remove the row.")
-        return torch.from_numpy(inputs), unknown.keys()
+        return read_rows(self._columns(), table)
 
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
         transform, columns = self._trained.transform, self._columns()
         listed = self._sources(x)
         if listed is not None:
-            return inputs_of(self._trained, rule, listed)
+            return self._stack(read_inputs(self._trained, listed), rule)
         # a copy: torch cannot share memory with read-only arrays or negative strides
         rows = np.array(array("x", x))
         if rows.dtype.kind not in "biuf":

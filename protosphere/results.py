@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-import torch
 
-from protosphere.clients import Array, Client
+from protosphere.clients import Client
 from protosphere.core.errors import SettingError
 from protosphere.core.home import results_root, stores
 from protosphere.core.settings import shown
-from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.reports import frames
 from protosphere.reports.report import write_report
-from protosphere.reports.results import Results, read_results
+from protosphere.reports.results import Prototypes as Prototypes
+from protosphere.reports.results import Results, read_prototypes, read_results
 
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
@@ -37,7 +35,7 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
         run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run with a
             finished round.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
-        trust: whether code in the folder, such as a method or models, may be run.
+        trust: whether code in the folder, such as models of clients, may be run.
 
     Raises:
         SettingError: there is no such run.
@@ -151,7 +149,7 @@ class Run:
         results = self._results
         return frames.over_clients(results.each_line(), results.roster, results.rule)
 
-    def prototypes(self, round: int | None = None) -> "Prototypes":
+    def prototypes(self, round: int | None = None) -> Prototypes:
         """The prototypes of the newest round with any, uploaded and global, or those of an earlier round.
 
         A run keeps only those of its newest round. With the setting `keep_prototypes="all"`, it keeps those of every
@@ -170,22 +168,12 @@ class Run:
         Raises:
             SettingError: the method exchanges no prototypes, or those of that round are not kept.
         """
-        tensors, about = self._tensors(round)
-        if not tensors:
+        prototypes = read_prototypes(self.folder, round)
+        if not len(prototypes.labels) and not len(prototypes.clients):
             raise SettingError(
                 f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
             )
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
-        no_numbers, no_vectors = np.zeros(0, dtype=np.int64), np.zeros((0, width))
-        return Prototypes(
-            round=about["round"],
-            labels=arrays.get("global/labels", no_numbers),
-            vectors=arrays.get("global/vectors", no_vectors).astype(np.float32),
-            clients=arrays.get("local/clients", no_numbers),
-            client_labels=arrays.get("local/labels", no_numbers),
-            client_vectors=arrays.get("local/vectors", no_vectors).astype(np.float32),
-        )
+        return prototypes
 
     def client(self, number: int) -> Client:
         """A client with its trained model, if it is stored on this machine.
@@ -221,7 +209,7 @@ class Run:
             SettingError: as `summary`.
             OSError: the folder cannot be written.
         """
-        return Report(write_report(self.folder, self._trust))
+        return Report(write_report(self.folder))
 
     def plot(self, name: str = "accuracy-over-rounds", round: int | None = None) -> "Plot":
         """A plot of the report, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`; a notebook
@@ -233,10 +221,9 @@ class Run:
         'map-of-prototypes'
 
         Args:
-            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `accuracy-by-client`,
-                `samples-by-client-and-class`, `confusion` (if the setting of that name asks for it),
-                `distances-of-global-prototypes`, `map-of-prototypes`, `margins-of-global-prototypes`,
-                `values-of-prototypes` or `alignment`.
+            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-by-client`, `samples-by-client-and-class`,
+                `confusion` (if the setting of that name asks for it), `distances-of-global-prototypes`,
+                `map-of-prototypes`, `margins-of-global-prototypes`, `values-of-prototypes` or `alignment`.
             round: the round of the prototypes, as in `prototypes`; None for the newest ones that are kept.
 
         Raises:
@@ -244,23 +231,7 @@ class Run:
         """
         from protosphere.reports.plots import draw
 
-        return draw(name, self._results, *self._tensors(round))
-
-    def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-        """A round's prototypes as the report's plots take them, and their round; for None, the newest that is kept."""
-        tensors, about = snapshots.newest(self.folder)
-        if not tensors or round is None or round == about["round"]:
-            return tensors, about
-        rounds = snapshots.kept_rounds(self.folder)
-        tensors = snapshots.read_round(self.folder, round) if round in rounds else {}
-        if not tensors:
-            numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
-            raise SettingError(
-                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds only: {numbers}; "
-                'keep-prototypes = "all" keeps those of every round.'
-            )
-        clients = tensors.get("local/clients", torch.empty(0)).unique()
-        return tensors, {"round": round, "clients": len(clients)}
+        return draw(name, self._results, read_prototypes(self.folder, round))
 
     @property
     def _results(self) -> Results:
@@ -269,7 +240,7 @@ class Run:
         written = ended.stat().st_mtime_ns if ended.exists() else 0
         if self._finished_results is not None and self._finished_results[0] == written:
             return self._finished_results[1]
-        results = read_results(self.folder, self._trust)
+        results = read_results(self.folder)
         if results.finished:
             self._finished_results = written, results
         return results
@@ -297,26 +268,6 @@ class Run:
             **rows,
         }
         return _table(f"{summary['strategy']} on {summary['dataset']}", rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Prototypes:
-    """A round's prototypes.
-
-    Attributes:
-        round: the round's number.
-        labels, vectors: (k,) and (k, d) float32, the global prototypes as targets, scaled as clients receive them;
-            empty if clients get personal prototypes.
-        clients, client_labels, client_vectors: (n,), (n,), (n, d): the client, class and value of each uploaded
-            prototype; empty for an earlier round, unless the run keeps all.
-    """
-
-    round: int
-    labels: Array
-    vectors: Array
-    clients: Array
-    client_labels: Array
-    client_vectors: Array
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def undrawn(monkeypatch):
     # the check of a GPU runs tests where matplotlib is not installed
     from protosphere.reports import canvas
 
-    monkeypatch.setattr(canvas, "svg", lambda plot: "<svg></svg>")
+    monkeypatch.setattr(canvas.Plot, "svg", "<svg></svg>")
 
 
 @pytest.fixture

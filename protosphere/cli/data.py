@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from protosphere.reports.partition_preview import DataView
 
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
+PICTURES = (".svg", ".png")
 MOST_CLIENTS = 30  # clients listed on a terminal
 MOST_COLUMNS = 12  # columns of a table listed per kind
 PLURAL = {"number": "numbers", "category": "categories"}
@@ -49,14 +51,14 @@ def data(
         assignments = read_all(settings or [])
     except UserError as error:
         end(str(error))
-    from protosphere.data.forms.table_schema import TableSchema
+    from protosphere.data.forms.table_schema import TableSchema, columns_from_json
     from protosphere.plans.run_config import plan
-    from protosphere.reports.partition_preview import refuse_ending, view, write_picture
+    from protosphere.reports.partition_preview import view, write_picture
     from protosphere.strategies import read_settings
 
     try:
-        if picture is not None:
-            refuse_ending(picture)
+        if picture is not None and picture.suffix.lower() not in PICTURES:
+            raise SettingError(f"--picture is {str(picture)!r}, but its name must end in {' or '.join(PICTURES)}.")
         run_plan = plan(preset=preset, clients=clients, trains=False, more=assignments)
         data_settings = read_settings(run_plan.run_config).settings
         data_view = view(data_settings, run_plan.clients)
@@ -68,11 +70,11 @@ def data(
                     f"--export-columns is {str(export_columns)!r}, but {data_view.dataset!r} is no table of numbers; "
                     "leave it out."
                 )
-            TableSchema(tuple(column for column, _ in data_view.columns)).save(export_columns)
+            TableSchema(columns_from_json(data_view.columns)).save(export_columns)
     except UserError as error:
         end(str(error))
     if as_json:
-        typer.echo(json.dumps(data_view.as_json()))
+        typer.echo(json.dumps(asdict(data_view)))
         return
     _print(data_view)
     for file in filter(None, (picture, export_columns)):
@@ -85,7 +87,10 @@ def _print(data_view: "DataView") -> None:
     for line in _about(data_view):
         typer.echo(line)
     _print_clients(data_view)
-    if alone := one_class(dict(enumerate(client.labels for client in data_view.clients)), data_view.class_names):
+    labels = {}
+    for client in data_view.clients:
+        labels[client.partition] = [label for label, count in enumerate(client.counts) if count]
+    if alone := one_class(labels, data_view.class_names):
         typer.echo(f"Note: {alone}.")
     if len(data_view.clients) > MOST_CLIENTS:
         typer.echo(
@@ -104,8 +109,8 @@ def _about(data_view: "DataView") -> list[str]:
     """The data set, then the partition, then an overview of the clients."""
     names = ", ".join(data_view.class_names[:12]) + (", ..." if len(data_view.class_names) > 12 else "")
     lines = [
-        f"{data_view.dataset}: {data_view.train + data_view.test} samples "
-        f"({data_view.train} train + {data_view.test} test)",
+        f"{data_view.dataset}: {data_view.train_rows + data_view.test_rows} samples "
+        f"({data_view.train_rows} train + {data_view.test_rows} test)",
         f"  inputs: {data_view.inputs}",
         *_columns(data_view),
         f"  classes: {len(data_view.class_names)} ({names})",
@@ -121,10 +126,10 @@ def _about(data_view: "DataView") -> list[str]:
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in data_view.partition.items())
     lines += ["", f"partition: {settings}"]
     lines.append(f"  samples per client: {_spread(totals)}; classes per client: {_spread(classes)}")
-    if data_view.shared:
-        lines.append(f"  {data_view.shared} samples are the ensemble's shared test set")
-    if data_view.nobodys:
-        lines.append(f"  {data_view.nobodys} samples belong to no client")
+    if data_view.shared_test_rows:
+        lines.append(f"  {data_view.shared_test_rows} samples are the ensemble's shared test set")
+    if data_view.rows_of_nobody:
+        lines.append(f"  {data_view.rows_of_nobody} samples belong to no client")
     return lines
 
 
@@ -133,13 +138,13 @@ def _columns(data_view: "DataView") -> list[str]:
     lines = []
     for kind, what in (("number", "; scaled by each client's own training samples"), ("category", "")):
         columns = [
-            column.name + (f" ({len(column.values)} values)" if column.values else "")
-            for column, _ in data_view.columns
-            if column.kind == kind
+            column["name"] + (f" ({len(column['values'])} values)" if column.get("values") else "")
+            for column in data_view.columns
+            if column["kind"] == kind
         ]
         named = ", ".join(columns[:MOST_COLUMNS]) + (", ..." if len(columns) > MOST_COLUMNS else "")
         lines += [f"  {PLURAL[kind]}: {len(columns)} ({named}){what}"] if columns else []
-    lacking = [f"{column.name} ({rows} samples)" for column, rows in data_view.columns if rows]
+    lacking = [f"{each['name']} ({each['rows_without']} samples)" for each in data_view.columns if each["rows_without"]]
     note = "; numeric: mean-imputed, with a missing indicator; categorical: 'missing' is a category of its own"
     return [*lines, *([f"  missing: {', '.join(lacking)}{note}"] if lacking else [])]
 
@@ -150,14 +155,14 @@ def _spread(values: Sequence[int]) -> str:
 
 
 def _print_clients(data_view: "DataView") -> None:
-    names = data_view.names
-    head = ["client", *(["name"] if names else []), "train", "validation", "test", "classes"]
+    has_names = any(client.name for client in data_view.clients)
+    head = ["client", *(["name"] if has_names else []), "train", "validation", "test", "classes"]
     rows = []
-    for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
-        named = [names.get(number, "")] if names else []
+    for client in data_view.clients[:MOST_CLIENTS]:
+        named = [client.name] if has_names else []
         numbers = (client.train, client.validation, client.test, client.classes)
-        rows.append([str(number), *named, *map(str, numbers)])
-    print_table(head, rows, left=2 if names else 1)
+        rows.append([str(client.partition), *named, *map(str, numbers)])
+    print_table(head, rows, left=2 if has_names else 1)
 
 
 def _print_counts(data_view: "DataView") -> None:

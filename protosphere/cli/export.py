@@ -30,10 +30,8 @@ def export(
 
     try:
         trained = open_trained(state, "cpu", encoder, trust)
-        for notice in trained.notices:
-            typer.echo(f"warning: {notice}", err=True)
         write(trained, output, rule, force)
     except UserError as error:
         end(str(error))
     size = output.stat().st_size
-    typer.echo(f"wrote {output}: {trained.model} by {trained.chosen(rule)}, {size} bytes")
+    typer.echo(f"wrote {output}: {trained.model} by {trained.find_rule(rule)}, {size} bytes")

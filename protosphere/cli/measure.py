@@ -66,16 +66,19 @@ def tell_unknown(answers: "Sequence[Answer]") -> None:
 
 def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
     """Write one row per input: its name, its class if known, the prediction and its probability."""
-    from protosphere.core.files import replacing
-    from protosphere.reports.csv_files import as_csv
+    import pandas as pd
 
-    rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
+    from protosphere.core.files import replacing
+    from protosphere.reports.frames import as_csv
+
+    rows: list[list[object]] = []
     for label, answer in judged:
         predicted = None if answer.problem else names[answer.label]
         rows.append([answer.source, None if label is None else names[label], predicted, answer.confidence])
+    table = pd.DataFrame(rows, columns=["input", "label", "prediction", "probability"])
     try:
         with replacing(path) as temporary:
-            temporary.write_text(as_csv(rows), "utf-8")
+            temporary.write_text(as_csv(table), "utf-8")
     except OSError as error:
         end(f"--csv {path} cannot be written ({error.strerror or error}); name a file of yours.")
 

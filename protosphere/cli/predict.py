@@ -51,43 +51,27 @@ def predict(
     Exits 0 if all inputs could be read, 1 if some could not, and 2 if the client or the options cannot be used.
     """
     from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
-    from protosphere.serving.input_rows import answers_to, holds_rows, read_rows
-    from protosphere.serving.labelled_data import holds_labels, judge, read_labelled
+    from protosphere.serving.inputs import is_collection, read_inputs
     from protosphere.serving.predict import open_trained
     from protosphere.serving.predict import predict as answers_of
 
+    sources: list[Path | str] = [*(files or []), *(texts or [])]
     try:
         trained = open_trained(state, device, encoder, trust)
-        for notice in trained.notices:
-            typer.echo(f"warning: {notice}", err=True)
-        rule_name = trained.chosen(rule)
-        single = files[0] if files and len(files) == 1 and not texts else None
-        if single and holds_rows(trained, single):
-            rows = read_rows(trained, single, label_column)
-            answers = list(answers_to(trained, rule_name, rows))
-            tell_unknown(answers)
-            if rows.labels is not None:
-                measure(trained, rule_name, list(zip(rows.labels, answers, strict=True)), as_json, csv)
-                return
-            if csv:
-                write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
-        elif single and holds_labels(single):
-            judged = list(judge(trained, rule_name, read_labelled(trained, single, label_column)))
-            labelled = [(label, answer) for label, answer in judged if label is not None]
-            if labelled:
-                measure(trained, rule_name, labelled, as_json, csv)
-                return
-            answers = [answer for _, answer in judged]
-            if csv:
-                write_answers(csv, judged, trained.class_names)
-        elif csv or label_column:
-            raise SettingError(
-                "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."
-            )
-        else:
-            answers = list(answers_of(trained, rule_name, [*(files or []), *(texts or [])]))
+        rule_name = trained.find_rule(rule)
+        inputs = read_inputs(trained, sources, label_column)
+        if csv and not (files and len(sources) == 1 and is_collection(files[0])):
+            raise SettingError("--csv goes with one folder of classes, one table or one .npz file, and nothing else.")
+        answers = list(answers_of(trained, rule_name, inputs))
     except UserError as error:
         end(str(error))
+    tell_unknown(answers)
+    labelled = [(item.label, answer) for item, answer in zip(inputs, answers, strict=True) if item.label is not None]
+    if labelled:
+        measure(trained, rule_name, labelled, as_json, csv)
+        return
+    if csv:
+        write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
     read = [answer for answer in answers if not answer.problem]
     if as_json:
         for answer in read:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from protosphere.cli.options import Trust, end, option
+from protosphere.cli.options import end, option
 from protosphere.core.errors import UserError
 
 STATE = (
@@ -24,12 +24,11 @@ def report(
     ] = "",
     results: Annotated[str, option("The folder that holds the runs' folders.", "DIR")] = "",
     state: Annotated[str, option(STATE, "FOLDER")] = "",
-    trust: Trust = False,
 ) -> None:
     """Write a run's report.
 
     The report and its pictures go into the run's folder. The run may be finished or interrupted, and its folder may
-    have been copied here. A method's code that lies in the folder is only run with --trust.
+    have been copied here. No code in it is run.
 
     Exits 0 if the report was written, else 2.
     """
@@ -41,7 +40,7 @@ def report(
     from protosphere.results import load
 
     try:
-        typer.echo(f"report: {load(folder, results, trust).report()}")
+        typer.echo(f"report: {load(folder, results).report()}")
     except UserError as error:
         end(str(error))
     except OSError as error:

@@ -17,8 +17,7 @@ from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FLOORS, doubts_of_clients, rounds_to_choose_from, with_members
-from protosphere.reports import csv_files
-from protosphere.reports.frames import sent_by_round
+from protosphere.reports.frames import as_csv, sent_by_round
 from protosphere.strategies import default_encoder, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 
@@ -364,9 +363,3 @@ def differences_csv(spec: ComparisonSpec, trials: pd.DataFrame) -> str:
     """The content of differences.csv: differences to the baseline, and what the exchange adds."""
     tables = [differences(spec, trials), gains_of_exchange(spec, trials)]
     return as_csv(pd.concat([table for table in tables if len(table)] or tables[:1]))
-
-
-def as_csv(table: pd.DataFrame) -> str:
-    """A frame as CSV, in which no name is a formula of a spreadsheet."""
-    cells = table.astype(object).where(table.notna(), None)
-    return csv_files.as_csv([list(table.columns), *cells.itertuples(index=False, name=None)])

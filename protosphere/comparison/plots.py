@@ -105,14 +105,12 @@ def over(spec: ComparisonSpec, trials: pd.DataFrame, row: str, kind: str, name: 
             axes = plot.add_subplot(1, len(columns), place)
             lines = draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
         _draw_legend(plot, lines)
-    ends = ", ".join(f"{method} {100 * curve['mean'].iloc[-1]:.1f} %" for method, curve in curve_by_method.items())
     numbers = pd.concat(curve.assign(method=method) for method, curve in curve_by_method.items())
     numbers = numbers.assign(**{"mean (%)": 100 * numbers["mean"], "std (%)": 100 * numbers["std"]})
     extra = ["payload", "wire"] if kind == "bytes" else []
     numbers = numbers[["method", "round", "mean (%)", "std (%)", *extra]]
     numbers = numbers.rename(columns={"payload": "payload (bytes)", "wire": "wire (bytes)"})
-    alt = f"Accuracy over {kind} on {row}, at the end: {ends}."
-    return plot.describe(name, f"Accuracy over {kind}", alt, CAPTIONS[kind], numbers, wide=len(columns) > 1)
+    return plot.describe(name, CAPTIONS[kind], numbers, len(columns) > 1, f"Accuracy over {kind}")
 
 
 def draw_curves(
@@ -229,10 +227,7 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
         f"Test accuracy by {setting}, {over_seeds}. Dashed: methods without these values. All values are shown: "
         "choosing the highest point would be a choice on test samples."
     )
-    best = varied.loc[varied.groupby("method", sort=False)["mean (%)"].idxmax()]
-    highest = [f"{method} {mean:.1f} % at {value}" for method, value, mean, *_ in best.itertuples(index=False)]
-    alt = f"Accuracy by {setting} on {row}: highest {', '.join(highest)}."
-    return plot.describe(name, f"Accuracy by {setting}", alt, caption, numbers)
+    return plot.describe(name, caption, numbers, title=f"Accuracy by {setting}")
 
 
 def heat_map(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str, name: str) -> Plot:
@@ -259,9 +254,8 @@ def heat_map(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str, 
         canvas.number_cells(axes, texts, (shares - low) / max(high - low, 1e-9))
         axes.set(xlabel=across, ylabel=down)
         axes.grid(visible=False)
-    alt = f"Accuracy of {method} on {row} by {across} and {down}: from {low:.1f} to {high:.1f} %."
     caption = f"Mean test accuracy over seeds by {across} and {down}. All values are shown; none was chosen."
-    return plot.describe(name, f"{method} by {across} and {down}", alt, caption, numbers)
+    return plot.describe(name, caption, numbers, title=f"{method} by {across} and {down}")
 
 
 def _values(spec: ComparisonSpec, setting: str) -> list[Any]:
@@ -295,9 +289,5 @@ def differences(spec: ComparisonSpec, trials: pd.DataFrame, row: str, name: str)
         axes.set_yticks(places, numbers["method"])
         axes.set(xlabel=f"points to {spec.baseline_label} ({metric})", ylim=(len(numbers) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")
-    texts = []
-    for method, mean, low, high in numbers.itertuples(index=False, name=None):
-        texts.append(f"{method} {mean:+.1f} [{low:+.1f}, {high:+.1f}]")
-    alt = f"Difference to {spec.baseline_label} on {row} in points: {'; '.join(texts)}."
     caption = "Mean difference to the baseline, paired by seed, with its 95 % t interval."
-    return plot.describe(name, f"Difference to {spec.baseline_label}", alt, caption, numbers)
+    return plot.describe(name, caption, numbers, title=f"Difference to {spec.baseline_label}")

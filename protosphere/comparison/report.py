@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from markupsafe import Markup
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import (
-    as_csv,
     choose_variants,
     collect,
     differences,
@@ -27,7 +26,11 @@ from protosphere.comparison.tables import accuracy, latex, markdown, notes_below
 from protosphere.comparison.trials import Trial, not_default
 from protosphere.core.seeds import limited_threads
 from protosphere.core.text import counted, own_version
-from protosphere.reports.page import Details, Gallery, Image, Page, Part, Table, code, images, write, write_images
+from protosphere.reports.frames import as_csv
+from protosphere.reports.page import Details, Gallery, Page, Part, Table, code, write, write_plots
+
+if TYPE_CHECKING:
+    from protosphere.reports.canvas import Plot
 
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
@@ -55,8 +58,8 @@ def write_all(folder: ComparisonFolder, spec: ComparisonSpec, trials: Sequence[T
     once, finished, choices = choose_variants(spec, frame)
     tables = tables_of(once, finished, choices)
     with limited_threads(1):
-        drawn = {row: images(plots) for row, plots in plots_of(once, finished).items()}
-    write_images(folder.path, [image for row_images in drawn.values() for image in row_images])
+        drawn = plots_of(once, finished)
+    write_plots(folder.path, [plot for plots in drawn.values() for plot in plots])
     conclusion = conclude(once, finished)
     contents = {
         CSV: as_csv(for_file(frame)),
@@ -115,7 +118,7 @@ def _page(
     trials: Sequence[Trial],
     frame: pd.DataFrame,
     tables: Sequence[TextTable],
-    drawn: Mapping[str, Sequence[Image]],
+    drawn: Mapping[str, Sequence["Plot"]],
     conclusion: str,
 ) -> Page:
     numbers = {"data set": len(spec.datasets), "partition": len(spec.partitions)}
@@ -132,8 +135,8 @@ def _page(
         ("Cost", _parts_of(costs)),
         ("Notes", list(notes_below(tables))),
     ]
-    for row, row_images in drawn.items():
-        sections.append((row, [Gallery(sorted(row_images, key=lambda image: image.plot.wide))]))
+    for row, plots in drawn.items():
+        sections.append((row, [Gallery(plots)]))
     sections += [("Trials", [_trials(folder, spec, frame)]), ("Settings", _settings(spec, trials))]
     return Page(
         title=spec.title or f"Comparison {spec.name}",

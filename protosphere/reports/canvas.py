@@ -3,38 +3,31 @@
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         axes.plot(rounds, accuracy, color=canvas.COLOURS[0])
-    plot.describe("accuracy", "Accuracy", "It rises to 94 %.", "Over rounds.", frame)
+    plot.describe("accuracy", "It rises to 94 %.", frame)
 
-Equal figures give equal bytes. Text stays text.
+Text stays text.
 """
 
 import io
 import logging
-import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import shown
-from protosphere.reports.csv_files import as_csv
+from protosphere.reports.frames import as_csv
 
-POINTS = 72  # points per inch, the unit of SVG
-DOTS = 200  # pixels per inch of a PNG
 HALF = (5.7, 3.6)  # inches: half of the page's width, so that text has the page's size
 WHOLE = (11.6, 3.8)
-FORMATS = ("svg", "pdf", "png", "csv")
 
 INK, SOFT, GRID, GROUND = "#1c1e21", "#5a6068", "#d9dce1", "#ffffff"
 # the colours of Okabe and Ito, with the lighter ones darkened for a white background
@@ -50,8 +43,6 @@ STYLE: dict[Any, Any] = {
     # matplotlib uses the first font for measuring; the rest are for browsers
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica Neue", "Arial", "sans-serif"],
     "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
     "axes.labelsize": 9.5,
     "xtick.labelsize": 8.8,
     "ytick.labelsize": 8.8,
@@ -59,7 +50,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.color": INK,
     "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.edgecolor": SOFT,
     "xtick.color": SOFT,
     "ytick.color": SOFT,
@@ -90,67 +80,48 @@ class Plot(Figure):
 
     A notebook displays it; you can change its `axes`, and `savefig` writes any format of matplotlib.
 
+    >>> plot = run.plot("accuracy-over-rounds")
+    >>> plot.savefig(run.folder / "accuracy.pdf")
+    >>> plot.numbers.to_csv(run.folder / "accuracy.csv")
+
     Attributes:
         name: of its files, as in a report's folder `pictures`.
         title, caption: the heading and the caption in a report.
-        alt: a description for screen readers.
         numbers: the plotted data, as a frame; accuracies in percent.
         wide: whether it takes the full width of a report.
     """
 
-    name = title = caption = alt = ""
+    name = title = caption = ""
     wide = False
 
-    def describe(
-        self, name: str, title: str, alt: str, caption: str, numbers: pd.DataFrame, wide: bool = False
-    ) -> "Plot":
-        """Set its texts and numbers."""
-        self.name, self.title, self.alt, self.caption = name, title, alt, caption
+    def describe(self, name: str, caption: str, numbers: pd.DataFrame, wide: bool = False, title: str = "") -> "Plot":
+        """Set its texts and numbers; without a title, the name becomes the title."""
+        self.name, self.title, self.caption = name, title or name.replace("-", " ").capitalize(), caption
         self.numbers, self.wide = numbers, wide
         return self
 
     @property
     def csv(self) -> str:
         """Its numbers as CSV."""
-        rows = self.numbers.astype(object).where(self.numbers.notna(), None)
-        return as_csv([list(rows.columns), *rows.itertuples(index=False, name=None)])
+        return as_csv(self.numbers)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file: the figure as .pdf, .png or .svg, or its numbers as .csv.
+    @cached_property
+    def svg(self) -> str:
+        """Its SVG text, drawn once."""
+        stream = io.StringIO()
+        # without the time, so that equal figures give equal bytes
+        self.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        # without the document type, which browsers and editors do not need
+        return re.sub(r"<!DOCTYPE.*?>\s*", "", stream.getvalue(), flags=re.DOTALL)
 
-        >>> run.plot("accuracy-over-rounds").save(run.folder / "accuracy.csv").name
-        'accuracy.csv'
-
-        Returns:
-            The path.
-
-        Raises:
-            SettingError: the name ends otherwise, or the file cannot be written.
-        """
-        target = Path(path).expanduser()
-        ending = target.suffix.removeprefix(".").lower()
-        if ending not in FORMATS:
-            endings = ", ".join(FORMATS)
-            raise SettingError(f"the file {shown(str(path))} cannot be written: its name must end in {endings}.")
-        try:
-            if ending in ("svg", "csv"):
-                target.write_text(svg(self) if ending == "svg" else self.csv, "utf-8")
-            else:
-                # without the creation time, so that equal figures give equal files
-                times = {"CreationDate": None} if ending == "pdf" else {"Software": None}
-                with rc_context(STYLE):
-                    self.savefig(target, dpi=DOTS, metadata=times)
-        except OSError as error:
-            raise SettingError(
-                f"{target} cannot be written ({error.strerror or error}); give an existing folder that you may write "
-                "to."
-            ) from None
-        return target
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Write the figure to a file, as matplotlib does, in the style of the report."""
+        with style():
+            super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()
-        with rc_context(STYLE):
-            self.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+        self.savefig(stream, format="png", dpi=150)
         return stream.getvalue()
 
 
@@ -159,32 +130,17 @@ def figure(size: tuple[float, float] = HALF) -> Iterator[Plot]:
     """An empty plot of this size in inches; the page's style applies while inside."""
     # on first use, matplotlib searches for fonts for seconds and logs a message
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    with rc_context(STYLE), _any_letters():
+    with style():
         yield Plot(figsize=size, layout="constrained")
 
 
 @contextmanager
-def _any_letters() -> Iterator[None]:
-    with warnings.catch_warnings():
+def style() -> Iterator[None]:
+    """Inside, matplotlib has the page's style."""
+    with rc_context(STYLE), warnings.catch_warnings():
         # names may need fonts that only browsers have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
-
-
-def svg(plot: Figure) -> str:
-    """A figure as SVG text."""
-    # savefig would compute the layout by drawing the figure twice
-    FigureCanvasSVG(plot)
-    plot.set_dpi(POINTS)
-    stream = io.StringIO()
-    with rc_context(STYLE), _any_letters():
-        engine = plot.get_layout_engine()
-        if engine is not None and plot.axes:
-            engine.execute(plot)
-        plot.set_layout_engine("none")
-        plot.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    # without the document type, which browsers and editors do not need
-    return re.sub(r"<!DOCTYPE.*?>\s*", "", stream.getvalue(), flags=re.DOTALL)
 
 
 # --- parts of plots ---------------------------------------------------------------------------------------------
@@ -196,17 +152,6 @@ def number_cells(axes: Axes, texts: Mapping[tuple[int, int], str], shades: Any, 
     for row, column in texts:
         colour = "#fdfdfd" if shades[row, column] < 0.6 else "#101010"
         axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=size, color=colour)
-
-
-def square(axes: Axes, cells: Any, names: Sequence[str], label: str, most: float) -> AxesImage:
-    """A map of classes by classes, with names along its axes if there are few, and a colour bar."""
-    image = axes.imshow(cells, vmin=0, vmax=most, interpolation="none", cmap=COLOUR_MAP)
-    colour_bar(image, label, pad=0.02, fraction=0.046)
-    if len(names) <= MOST_NAMED:
-        axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
-        axes.set_yticks(range(len(names)), names)
-    axes.grid(visible=False)
-    return image
 
 
 def colour_bar(image: Any, label: str, **look: Any) -> Any:

@@ -1,14 +1,18 @@
-"""Converts the lines of metrics.jsonl to data frames with flat column names."""
+"""Converts the lines of metrics.jsonl to data frames with flat column names, and frames to CSV."""
 
+import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from protosphere.core.text import one_line
 from protosphere.record.client_tables import COLUMN_OF_SPLIT, TEST, VALIDATION, rows_of_run, training_figures
 from protosphere.record.metrics_lines import MAJORITY
 
 Figures = dict[str, Any]
+FORMULA = ("=", "+", "-", "@")  # first characters of a cell that a spreadsheet would evaluate as a formula
 UNKNOWN = float("nan")  # a missing value; comparisons with it are false
 
 
@@ -92,3 +96,22 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
             yield from _numbers(part, f"{path}/{name}" if path else str(name))
     elif isinstance(value, int | float):
         yield path, value
+
+
+def as_csv(table: pd.DataFrame) -> str:
+    """A CSV text: UTF-8, commas, one row per line, headers first; a missing value is an empty cell.
+
+    Clients and comparison files choose names, so names that a spreadsheet would evaluate as a formula are escaped.
+    """
+    cells = table.astype(object).where(table.notna(), None)
+    rows = [list(table.columns), *cells.itertuples(index=False, name=None)]
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
+    return stream.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

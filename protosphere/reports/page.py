@@ -36,33 +36,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Image:
-    """A plot with its texts, and links to its files."""
-
-    kind: ClassVar[str] = "image"
-    plot: "Plot"
-    svg: str
-    folder: str = PICTURES
-
-    @property
-    def base64(self) -> str:
-        return base64.b64encode(self.svg.encode()).decode()
-
-
-@dataclass(frozen=True)
 class Gallery:
-    """Images side by side if there is room."""
+    """Plots side by side if there is room, wide ones last."""
 
     kind: ClassVar[str] = "gallery"
-    parts: Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list."""
-
-    kind: ClassVar[str] = "list"
-    items: Sequence[object]
+    plots: Sequence["Plot"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +52,7 @@ class Details:
     parts: Sequence[Any]
 
 
-Part = Table | Image | Gallery | Items | Details | str
+Part = Table | Gallery | Details | str
 
 
 @dataclass(frozen=True)
@@ -98,13 +76,6 @@ class Page:
         return _environment.from_string(TEMPLATE).render(vars(self))
 
 
-def images(plots: Iterable["Plot"]) -> list[Image]:
-    """Plots with their SVG, which takes a while to draw."""
-    from protosphere.reports import canvas
-
-    return [Image(plot, canvas.svg(plot)) for plot in plots]
-
-
 def code(text: object) -> Markup:
     """Text in a monospaced font."""
     return Markup("<code>{}</code>").format(one_line(str(text), 500))
@@ -121,8 +92,8 @@ def write(path: Path, content: str) -> Path:
     return path
 
 
-def write_images(folder: Path, drawn: Sequence[Image]) -> None:
-    """Write the files of all plots of a run or comparison, replacing the previous ones.
+def write_plots(folder: Path, plots: Iterable["Plot"]) -> None:
+    """Write the SVG and CSV files of all plots of a run or comparison, replacing the previous ones.
 
     Raises:
         SettingError: their folder is a link.
@@ -131,16 +102,12 @@ def write_images(folder: Path, drawn: Sequence[Image]) -> None:
     place = folder / PICTURES
     refuse_link(place)
     place.mkdir(exist_ok=True)
-    names = {image.plot.name for image in drawn}
-    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
-        if old.stem not in names:
-            old.unlink()
-    # temporary files of a killed process
-    for temporary in place.glob(".*.tmp"):
-        temporary.unlink()
-    for image in drawn:
-        write(place / f"{image.plot.name}.svg", image.svg)
-        write(place / f"{image.plot.name}.csv", image.plot.csv)
+    # also the temporary files of a killed process
+    for old in (*place.glob("*.svg"), *place.glob("*.csv"), *place.glob(".*.tmp")):
+        old.unlink()
+    for plot in plots:
+        write(place / f"{plot.name}.svg", plot.svg)
+        write(place / f"{plot.name}.csv", plot.csv)
 
 
 def html(value: object) -> Markup:
@@ -150,4 +117,9 @@ def html(value: object) -> Markup:
     return Markup(escape(one_line(MISSING if value is None else str(value))))
 
 
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
 _environment = Environment(autoescape=True, finalize=html, trim_blocks=True, lstrip_blocks=True)
+_environment.filters["base64"] = _base64

@@ -1,7 +1,6 @@
 """The output of `protosphere data`: a data set and its partition, without training."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,13 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
 from protosphere.data.decode import open_data
-from protosphere.data.forms.table_schema import Column, TableSchema
+from protosphere.data.forms.table_schema import TableSchema
 from protosphere.data.forms.texts import Texts
 from protosphere.data.partition.assignment import Assignment, assignment, domain_of, name_of
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.samples import Samples
 from protosphere.data.spec import DataSpec, data_spec
-from protosphere.reports.label_distribution import Holdings
 
-PICTURES = (".svg", ".png")
 # partition -> the settings that decide a client's samples, besides `clients`, `split` and `seed`
 OF_PARTITION = {
     "iid": ("min-samples",),
@@ -36,82 +33,45 @@ OF_PARTITION = {
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its numbers of samples, in total and per class, its domain and its name ("" for none)."""
+    """A client: its numbers of samples and of classes, its samples per class, its domain and its name in a run ("" for
+    none)."""
 
+    partition: int
     train: int
     validation: int
     test: int
-    counts: Sequence[int]
-    domain: str = ""
-    name: str = ""
-
-    @property
-    def labels(self) -> list[int]:
-        """The classes that it holds."""
-        return [label for label, count in enumerate(self.counts) if count > 0]
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return len(self.labels)
+    classes: int
+    counts: list[int]
+    domain: str
+    name: str
 
 
 @dataclass(frozen=True)
 class DataView:
-    """A data set and its partition.
+    """A data set and its partition; as JSON, it has the same keys.
 
     Attributes:
-        dataset: the value of the setting.
         inputs: a description of a sample.
-        columns: of a table of numbers, with the number of missing values of each.
-        train, test: numbers of official training and test samples.
-        class_names: K names.
+        columns: of a table of numbers, as in columns.json, each with the number of rows that lack it.
         domains: domain -> its number of samples.
         groups: the number of groups; None without groups.
         partition: the settings that decide the partition.
-        clients: by partition id.
-        shared: the number of samples in the ensemble's test set.
-        nobodys: the number of samples that no client has.
+        shared_test_rows: the number of samples in the ensemble's test set.
+        rows_of_nobody: the number of samples that no client has.
     """
 
     dataset: str
     inputs: str
-    train: int
-    test: int
-    class_names: Sequence[str]
+    train_rows: int
+    test_rows: int
+    class_names: list[str]
     domains: dict[str, int]
     groups: int | None
+    columns: list[dict[str, Any]]
     partition: dict[str, Any]
-    clients: Sequence[Client]
-    shared: int
-    nobodys: int
-    columns: Sequence[tuple[Column, int]] = ()
-
-    @property
-    def names(self) -> dict[int, str]:
-        """The names of clients in a run, by partition; clients without a name are not included."""
-        return client_names({"partition": number, **asdict(client)} for number, client in enumerate(self.clients))
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        clients = [
-            {"partition": number, "classes": client.classes, **asdict(client), "name": self.names.get(number, "")}
-            for number, client in enumerate(self.clients)
-        ]
-        return {
-            "dataset": self.dataset,
-            "inputs": self.inputs,
-            "train_rows": self.train,
-            "test_rows": self.test,
-            "class_names": list(self.class_names),
-            "domains": self.domains,
-            "groups": self.groups,
-            "columns": [column.as_json() | {"rows_without": lacking} for column, lacking in self.columns],
-            "partition": self.partition,
-            "clients": clients,
-            "shared_test_rows": self.shared,
-            "rows_of_nobody": self.nobodys,
-        }
+    clients: list[Client]
+    shared_test_rows: int
+    rows_of_nobody: int
 
 
 def view(settings: Settings, clients: int) -> DataView:
@@ -122,23 +82,23 @@ def view(settings: Settings, clients: int) -> DataView:
     """
     spec, cache = data_spec(settings, clients), home() / "cache"
     data = open_data(spec, cache)
-    row_assignment = assignment(spec, data, cache)
+    split = assignment(spec, data, cache)
     # if all holders of a class share its official test samples, a sample belongs to several clients
-    held_rows = np.unique(np.concatenate([*row_assignment.rows_by_client, row_assignment.shared]))
+    held_rows = np.unique(np.concatenate([*split.rows_by_client, split.shared]))
     rows = np.bincount(data.domains, minlength=len(data.domain_names)) if data.domains is not None else ()
     return DataView(
         dataset=settings.dataset,
         inputs=_inputs(data),
-        train=data.train_rows,
-        test=len(data.labels) - data.train_rows,
-        class_names=data.class_names,
+        train_rows=data.train_rows,
+        test_rows=len(data.labels) - data.train_rows,
+        class_names=list(data.class_names),
         domains={name: int(count) for name, count in zip(data.domain_names, rows, strict=True)},
         groups=None if data.groups is None else int(np.unique(data.groups).size),
-        partition=_partition(settings, clients),
-        clients=_clients(spec, data, row_assignment),
-        shared=len(row_assignment.shared),
-        nobodys=len(data.labels) - held_rows.size,
         columns=_columns(data),
+        partition=_partition(settings, clients),
+        clients=_clients(spec, data, split),
+        shared_test_rows=len(split.shared),
+        rows_of_nobody=len(data.labels) - held_rows.size,
     )
 
 
@@ -146,42 +106,32 @@ def write_picture(data_view: DataView, path: Path) -> None:
     """Write the heat map of clients × classes to a file.
 
     Raises:
-        SettingError: the suffix is not in PICTURES, or the file cannot be written.
+        SettingError: the file cannot be written.
     """
-    refuse_ending(path)
-    holdings = Holdings(data_view.class_names, [client.counts for client in data_view.clients], exact=True)
-    names = [data_view.names.get(number, "") for number in range(len(data_view.clients))]
     # importing matplotlib takes a second
     from protosphere.reports.plots import partition_map
 
-    partition_map(holdings, names).save(path)
+    counts = np.array([client.counts for client in data_view.clients])
+    names = [client.name for client in data_view.clients]
+    try:
+        partition_map(data_view.class_names, names, counts, exact=True).savefig(path, dpi=200)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written ({error.strerror or error}); give another path.") from None
 
 
-def refuse_ending(path: Path) -> None:
-    """Refuse a picture format that is not in PICTURES.
-
-    Raises:
-        SettingError: the suffix is not in PICTURES.
-    """
-    if path.suffix.lower() not in PICTURES:
-        raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
-
-
-def _columns(data: Samples) -> list[tuple[Column, int]]:
+def _columns(data: Samples) -> list[dict[str, Any]]:
     if not data.columns or isinstance(data.inputs, Texts):
         return []
-    lacking = TableSchema(data.columns).count_missing(data.inputs)
-    return [(column, lacking.get(column.name, 0)) for column in data.columns]
+    missing = TableSchema(data.columns).count_missing(data.inputs)
+    return [column.as_json() | {"rows_without": missing.get(column.name, 0)} for column in data.columns]
 
 
 def _inputs(data: Samples) -> str:
     if isinstance(data.inputs, Texts):
         return "texts"
     shape = " × ".join(map(str, data.inputs.shape[1:]))
-    if data.inputs.ndim == 4:
-        values = "" if data.inputs.dtype == np.uint8 else ", float32 as they are"
-        return f"images, {shape} (channels × height × width){values}"
-    return f"numbers, {shape} per sample" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
+    what = "images (channels × height × width)" if data.inputs.ndim == 4 else "numbers"
+    return f"{what}: {shape}, {data.inputs.dtype}"
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:
@@ -198,16 +148,23 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
     return {"clients": clients, **shown_settings, "seed": settings.seed}
 
 
-def _clients(spec: DataSpec, data: Samples, row_assignment: Assignment) -> list[Client]:
-    counts = class_counts(data.labels, row_assignment.rows_by_client, len(data.class_names))
-    return [
-        Client(
-            len(row_assignment.train[number]),
-            len(row_assignment.validation[number]),
-            len(row_assignment.test[number]),
-            client_counts.tolist(),
-            domain_of(data, rows),
-            name_of(spec, data, rows),
+def _clients(spec: DataSpec, data: Samples, split: Assignment) -> list[Client]:
+    domains = [domain_of(data, rows) for rows in split.rows_by_client]
+    entries: list[dict[str, Any]] = []
+    for partition, rows in enumerate(split.rows_by_client):
+        entries.append({"partition": partition, "domain": domains[partition], "name": name_of(spec, data, rows)})
+    names = client_names(entries)
+    clients = []
+    for partition, counts in enumerate(class_counts(data.labels, split.rows_by_client, len(data.class_names))):
+        client = Client(
+            partition=partition,
+            train=len(split.train[partition]),
+            validation=len(split.validation[partition]),
+            test=len(split.test[partition]),
+            classes=int(np.count_nonzero(counts)),
+            counts=counts.tolist(),
+            domain=domains[partition],
+            name=names.get(partition, ""),
         )
-        for number, (client_counts, rows) in enumerate(zip(counts, row_assignment.rows_by_client, strict=True))
-    ]
+        clients.append(client)
+    return clients

@@ -23,19 +23,17 @@ TEMPLATE = """\
 </tbody></table></div>
 {%- endmacro %}
 
-{%- macro image(part) %}
-<figure id="{{ part.plot.name }}"{% if part.plot.wide %} class="whole"{% endif %}><h3>{{ part.plot.title }}</h3>
-<div class="wide" tabindex="0" role="group" aria-label="picture"><img src="data:image/svg+xml;base64,{{ part.base64 }}" alt="{{ part.plot.alt }}"></div>
-<figcaption>{{ part.plot.caption }}
-{%- for form in ("svg", "csv") %} <a href="{{ part.folder }}/{{ part.plot.name }}.{{ form }}" download>{{ form | upper }}</a>{% endfor -%}
+{%- macro picture(plot) %}
+<figure id="{{ plot.name }}"{% if plot.wide %} class="whole"{% endif %}><h3>{{ plot.title }}</h3>
+<div class="wide" tabindex="0" role="group" aria-label="picture"><img src="data:image/svg+xml;base64,{{ plot.svg | base64 }}" alt="{{ plot.title }}"></div>
+<figcaption>{{ plot.caption }}
+{%- for form in ("svg", "csv") %} <a href="pictures/{{ plot.name }}.{{ form }}" download>{{ form | upper }}</a>{% endfor -%}
 </figcaption></figure>
 {%- endmacro %}
 
 {%- macro show(part) %}
 {%- if part.kind == "table" %}{{ table(part) }}
-{%- elif part.kind == "image" %}{{ image(part) }}
-{%- elif part.kind == "gallery" %}<div class="gallery">{% for each in part.parts %}{{ show(each) }}{% endfor %}</div>
-{%- elif part.kind == "list" %}<ul>{% for item in part.items %}<li>{{ item }}</li>{% endfor %}</ul>
+{%- elif part.kind == "gallery" %}<div class="gallery">{% for plot in part.plots | sort(attribute="wide") %}{{ picture(plot) }}{% endfor %}</div>
 {%- elif part.kind == "details" %}<details><summary>{{ part.title }}</summary>{% for each in part.parts %}{{ show(each) }}{% endfor %}</details>
 {%- else %}<p class="note">{{ part }}</p>
 {%- endif %}

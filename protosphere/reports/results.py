@@ -1,40 +1,30 @@
-"""Reads a run's folder for its report, with checks; the run may have been interrupted."""
+"""Reads a run's folder for its report; the run may have been interrupted. No code in the folder is run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from protosphere.core import plugins
 from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Settings, check, shown
+from protosphere.core.settings import Settings, check, refuse_unknown, shown
+from protosphere.core.text import one_line
+from protosphere.record import snapshots
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import companions, summarise
-from protosphere.strategies import Run, load_method, read_settings, unpacked
-from protosphere.strategies.contract import Options
+from protosphere.reports.frames import over_rounds
+from protosphere.strategies import load_method, unpacked
 from protosphere.strategies.trust import untrusted
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Line = Mapping[str, Any]
-OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": dict, "time": dict}
-OF_A_CLIENT = {"partition": int, "model": str, "classes": list, "class_names": list, "rows": list, "domain": str}
-OF_A_SUMMARY = {
-    "status": str,
-    "rounds": int,
-    "clients": int,
-    "headline": dict,
-    "floor": dict,
-    "rules": dict,
-    "bytes": dict,
-    "failures": dict,
-    "seconds": float,
-    "versions": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -43,23 +33,25 @@ class Results:
 
     Attributes:
         folder: the run's folder.
-        run: its settings, checked.
-        settings: the settings as stored.
+        settings: the settings that all methods share.
+        stored: all settings as stored.
+        rule: the run's main inference rule.
         roster: the clients in partition order, as in roster.json.
         lines: of metrics.jsonl, without metrics by client.
+        rounds: one row per round, with its metrics and the accuracies of the models after it.
         summary: of the whole run, or of its rounds so far.
         finished: whether the run was completed.
-        unknown: the method's code if it was not run; "" if it was, or for a built-in method.
     """
 
     folder: Path
-    run: Run
-    settings: Mapping[str, Any]
+    settings: Settings
+    stored: Mapping[str, Any]
+    rule: str
     roster: Sequence[Mapping[str, Any]]
     lines: Sequence[Line]
+    rounds: pd.DataFrame
     summary: Mapping[str, Any]
     finished: bool
-    unknown: str = ""
 
     @cached_property
     def client_names(self) -> dict[int, str]:
@@ -67,141 +59,149 @@ class Results:
         return client_names(self.roster)
 
     @property
-    def name_list(self) -> list[str]:
-        """The clients' names in the roster's order, "" for one without."""
-        return [self.client_names.get(client["partition"], "") for client in self.roster]
-
-    @property
-    def rule(self) -> str:
-        """The run's main inference rule."""
-        return self.run.inference
+    def class_names(self) -> list[str]:
+        """K names in label order."""
+        return list(self.roster[0]["class_names"])
 
     def each_line(self) -> Iterator[Line]:
         """The lines with metrics by client, one at a time."""
         return RunFolder(self.folder).each_line()
 
     @cached_property
-    def rounds(self) -> "pd.DataFrame":
-        """One row per round, with its metrics and the accuracies of the models after it."""
-        # importing pandas takes half a second, which a starting server should not spend
-        from protosphere.reports.frames import over_rounds
-
-        return over_rounds(self.lines, self.rule)
-
-    @property
-    def sent(self) -> "pd.DataFrame":
-        """Cumulative size of training messages by round."""
-        from protosphere.reports.frames import sent_by_round
-
-        return sent_by_round(self.lines)
-
-    @cached_property
-    def class_names(self) -> list[str]:
-        """K names in label order."""
-        return list(self.roster[0]["class_names"])
-
-    @cached_property
-    def at_the_end(self) -> dict[int, tuple[float, int]]:
-        """Partition -> accuracy by the main rule and number of test samples, for each client in the last evaluation.
-
-        Raises:
-            SettingError: its metrics are damaged.
-        """
-        figures = {}
+    def final_accuracies(self) -> dict[int, float]:
+        """Partition -> test accuracy by the main rule, for each client in the last evaluation."""
         last: Line = {"clients": {}}
         for line in self.each_line():
             if line.get("evaluation"):
                 last = line
-        try:
-            for partition, client in last["clients"].items():
-                evaluation = client.get("evaluation", {})
-                accuracy = evaluation.get(self.rule, [None])[0]
-                if accuracy is not None:
-                    figures[int(partition)] = float(accuracy), int(evaluation["rows"][0])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise SettingError(
-                f"{self.folder} has clients' metrics that cannot be read ({type(error).__name__}: {error}); "
-                "restore it from a copy."
-            ) from None
-        return figures
+        accuracies = {}
+        for partition, client in last["clients"].items():
+            accuracy = client.get("evaluation", {}).get(self.rule, [None])[0]
+            if accuracy is not None:
+                accuracies[int(partition)] = float(accuracy)
+        return accuracies
 
     def figure(self, name: str) -> "pd.Series[float]":
         """A column of `rounds`, without missing values."""
         return self.rounds.reindex(columns=[name])[name].dropna()
 
 
-def read_results(folder: Path, trust: bool = False) -> Results:
+def read_results(folder: Path) -> Results:
     """Read a run's folder.
 
-    Args:
-        trust: whether a method in the folder may be run; otherwise the folder is read without it.
-
     Raises:
-        SettingError: there is no such folder, it has no finished round, or another version wrote it.
+        SettingError: it has no finished round, or another version wrote it.
     """
-    if not folder.is_dir():
-        raise SettingError(f"{folder} is not a folder; give the folder of a run, or `latest`.")
     if (folder / "comparison.json").exists():
         raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report.")
-    if not (folder / "metrics.jsonl").exists() or not (folder / "settings.json").exists():
-        raise SettingError(
-            f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl must be there); "
-            "give the folder that `protosphere run` names at its end."
-        )
+    has_files = all((folder / name).exists() for name in ("settings.json", "metrics.jsonl", "roster.json"))
     record = RunFolder(folder)
-    settings, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
-    # an interrupted run has no summary
-    written = record.summary() if (folder / "summary.json").exists() else None
-    versions = (written or {}).get("versions")
-    version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
-    if written is not None and written.get("format", FORMAT) != FORMAT:
-        _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
-    if not lines or not roster:
-        raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
-    strategy = str(unpacked(settings).get("strategy", ""))
-    is_missing = plugins.is_plugin(strategy) and not plugins.is_here(strategy)
-    may_not_run = not trust and bool(untrusted(folder, [("strategy", strategy)]))
-    unknown = strategy if is_missing or may_not_run else ""
+    if not has_files or not record.roster() or next(record.each_line(), None) is None:
+        raise SettingError(
+            f"{folder} holds no run with a finished round; give the folder that `protosphere run` names at its end, or "
+            "`latest`."
+        )
+    with explain_damage(folder):
+        return _read(folder)
+
+
+@contextmanager
+def explain_damage(folder: Path) -> Iterator[None]:
+    """Inside, values of unexpected types in the folder's files raise one SettingError."""
     try:
-        run = _without_method(settings, written, lines) if unknown else read_settings(settings)
-    except SettingError as error:
-        _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
-    for number, line in enumerate(lines, start=1):
-        _hold(folder, f"line {number} of metrics.jsonl", line, OF_A_LINE, version)
-    for entry in roster:
-        _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
-    if written is not None:
-        _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-        summary = dict(written)
-    else:
+        yield
+    except (SettingError, OSError):
+        raise
+    except Exception as error:
+        problem = one_line(f"{type(error).__name__}: {error}", 200).rstrip(".: ")
+        raise SettingError(
+            f"{folder} cannot be read, since its files are not as this version of Protosphere writes them ({problem}); "
+            "restore it from a copy, or use the version that wrote it."
+        ) from error
+
+
+def _read(folder: Path) -> Results:
+    record = RunFolder(folder)
+    stored, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
+    # an interrupted run has no summary
+    finished = (folder / "summary.json").exists()
+    summary = record.summary() if finished else {}
+    if finished and summary["format"] != FORMAT:
+        raise SettingError(
+            f"{folder} was written by Protosphere {summary['versions']['protosphere']} (its format is "
+            f"{summary['format']}, and this program's {FORMAT}); make its report with that version."
+        )
+    shared = {name: value for name, value in unpacked(stored).items() if "." not in name}
+    refuse_unknown(shared, [name.replace("_", "-") for name in Settings.model_fields])
+    settings: Settings = check(Settings, shared)
+    rule = str(summary["headline"]["rule"]) if finished else _find_rule(folder, settings, lines)
+    if not finished:
         companion = companions(str(entry.get("companion", "")) for entry in roster)
         each_line = record.each_line()
-        summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion, each_line=each_line)
+        summary = summarise(settings, rule, stored, lines, len(roster), companion, each_line=each_line)
         summary["status"] = "not finished"
-    return Results(folder, run, settings, roster, lines, summary, written is not None, unknown)
+    return Results(folder, settings, stored, rule, roster, lines, over_rounds(lines, rule), summary, finished)
 
 
-def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | None, lines: Sequence[Line]) -> Run:
-    """The run with `local` as its method: the shared settings, and as main rule that of the summary or the first one
-    that the clients reported."""
-    checked: Settings = check(Settings, {name: value for name, value in unpacked(settings).items() if "." not in name})
-    reported = (rule for line in lines for rule in line.get("evaluation", {}).get("rules", {}) if rule != MAJORITY)
-    headline = (written or {}).get("headline")
-    rule = headline.get("rule") if isinstance(headline, dict) else next(reported, None)
-    method = load_method("local")
-    return Run(checked, replace(method, inference=str(rule or method.inference)), Options({}))
+def _find_rule(folder: Path, settings: Settings, lines: Sequence[Line]) -> str:
+    """The main rule of an unfinished run; the first rule that clients reported if the method's code cannot be run."""
+    strategy = settings.strategy
+    if settings.inference != "auto":
+        return settings.inference
+    is_own = plugins.is_plugin(strategy)
+    if not is_own or (plugins.is_here(strategy) and not untrusted(folder, [("strategy", strategy)])):
+        return load_method(strategy).inference
+    reported = [rule for line in lines for rule in line.get("evaluation", {}).get("rules", {}) if rule != MAJORITY]
+    return next(iter(reported), "classifier")
 
 
-def _hold(folder: Path, where: str, content: Any, kinds: Mapping[str, type], version: str) -> None:
-    if not isinstance(content, Mapping):
-        _refuse(folder, f"{where} holds something else", version)
-    for name, kind in kinds.items():
-        if not isinstance(content.get(name), (int, float) if kind is float else kind):
-            _refuse(folder, f"{where} has no `{name}` as it should", version)
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """A round's prototypes.
+
+    Attributes:
+        round: the round's number.
+        labels, vectors: (k,) and (k, d) float32, the global prototypes as targets, scaled as clients receive them;
+            empty if clients get personal prototypes.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): the client, class and value of each uploaded
+            prototype; empty for an earlier round, unless the run keeps all.
+        left_out: the number of clients whose prototypes are not stored, since all would take too much space.
+    """
+
+    round: int
+    labels: NDArray[Any]
+    vectors: NDArray[Any]
+    clients: NDArray[Any]
+    client_labels: NDArray[Any]
+    client_vectors: NDArray[Any]
+    left_out: int = 0
 
 
-def _refuse(folder: Path, why: str, version: str) -> NoReturn:
-    by = f"by Protosphere {version}" if version and version != "unknown" else "by an unknown version"
-    raise SettingError(
-        f"{folder} was not written by this version of Protosphere but {by} ({why}); make its report with that version."
+def read_prototypes(folder: Path, round: int | None = None) -> Prototypes:
+    """The prototypes of a round, or of the newest one that is kept; without any, all arrays are empty.
+
+    Raises:
+        SettingError: the run keeps some, but none of that round.
+    """
+    tensors, about = snapshots.newest(folder)
+    if tensors and round not in (None, about["round"]):
+        rounds = snapshots.kept_rounds(folder)
+        newest, about = about["round"], {"round": round}
+        tensors = snapshots.read_round(folder, round) if round in rounds else {}
+        if not tensors:
+            raise SettingError(
+                f"round is {shown(round)}, but {folder} keeps prototypes of these rounds only: "
+                f'{", ".join(map(str, sorted({*rounds, newest})))}; keep-prototypes = "all" keeps those of every round.'
+            )
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    width = max((array.shape[1] for array in arrays.values() if array.ndim == 2), default=0)
+    no_numbers, no_vectors = np.zeros(0, dtype=np.int64), np.zeros((0, width), dtype=np.float32)
+    return Prototypes(
+        round=about.get("round", 0),
+        labels=arrays.get("global/labels", no_numbers),
+        vectors=arrays.get("global/vectors", no_vectors).astype(np.float32),
+        clients=arrays.get("local/clients", no_numbers),
+        client_labels=arrays.get("local/labels", no_numbers),
+        client_vectors=arrays.get("local/vectors", no_vectors).astype(np.float32),
+        left_out=about.get("left_out", 0),
     )

@@ -1,14 +1,13 @@
 """The rule `encoder` of a trained client outside its run: the public encoder, and the classifier of its directions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from protosphere.client_app.encoder import ENCODER, loaded
+from protosphere.client_app.encoder import loaded
 from protosphere.client_app.private_client import MEANS
 from protosphere.client_app.store import Store
 from protosphere.core.errors import ModelError, SettingError
@@ -19,10 +18,12 @@ from protosphere.strategies.contract import Objective, SpaceObjective
 from protosphere.strategies.release import encoder_scores
 from protosphere.wire.payloads import Payload, prototypes_of
 
+Scores = Callable[[Tensor], Tensor | None]  # from directions z^ (n, d) to scores (n, K)
+
 
 @dataclass(frozen=True)
-class Judge:
-    """The rule `encoder`: a public encoder, loaded on first use, and the classifier of its directions.
+class EncoderRule:
+    """A public encoder, loaded on first use, and the classifier of its directions.
 
     Attributes:
         name: the encoder's name in the run's or site's settings.
@@ -37,7 +38,7 @@ class Judge:
     fingerprint: str
     shape: tuple[int, ...]
     dim: int
-    scores: Callable[[Tensor], Tensor]
+    scores: Scores
     tokens: Tokens | None = None
 
     def encoder(self) -> Encoder:
@@ -62,17 +63,23 @@ class Judge:
         return encoder
 
 
-def judge_of(
+def encoder_rule(
     run: Run,
     objective: Objective,
-    about: Mapping[str, Any],
+    store: Store,
     shape: tuple[int, ...],
     received: Payload | None,
     space: Payload | None,
-    store: Store,
-    encoder: str,
-) -> Judge | None:
-    """The rule `encoder` of a client; None if the run has no such rule, or the client has received no classifier."""
+    name: str,
+    fingerprint: str,
+) -> EncoderRule | None:
+    """The rule `encoder` of a client; None if the run has no such rule, or the client has received no classifier.
+
+    Args:
+        received: the last download. space: what the last evaluation made of it.
+    """
+    dim = run.settings.feature_dim
+    scores: Scores
     if not run.encodes:
         return None
     if run.private:
@@ -80,11 +87,8 @@ def judge_of(
         means = None if stored is None else prototypes_of(stored[0], MEANS)
         if means is None or not len(means):
             return None
-        scores: Callable[[Tensor], Tensor | None] = partial(
-            encoder_scores, means=means, num_classes=objective.num_classes
-        )
+        scores = partial(encoder_scores, means=means, num_classes=objective.num_classes)
     elif isinstance(objective, SpaceObjective):
-        dim = run.settings.feature_dim
         if space is None and received is not None:
             # no evaluation has followed: use the received part alone
             no_samples = torch.zeros(0, dim, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
@@ -92,24 +96,8 @@ def judge_of(
         scores = partial(objective.encoded_scores, space)
     else:
         return None
-    if scores(torch.zeros(0, run.settings.feature_dim, dtype=torch.float64)) is None:
+    if scores(torch.zeros(0, dim, dtype=torch.float64)) is None:
         return None
-
-    def judged(embeddings: Tensor) -> Tensor:
-        judged_by = scores(embeddings)
-        assert judged_by is not None
-        return judged_by
-
-    description = about.get(ENCODER)
-    description = description if isinstance(description, dict) else {}
-    name = encoder or encoder_of(about, {"encoder": run.settings.encoder})
-    tokens = None
-    if reads_text(name) and len(shape) == 1:
-        tokens = Tokens(name.partition("?")[0], run.settings.max_tokens)
-    return Judge(name, str(description.get("fingerprint", "")), shape, run.settings.feature_dim, judged, tokens)
-
-
-def encoder_of(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The public encoder's name, from the client's description."""
-    description = about.get(ENCODER)
-    return str((description if isinstance(description, dict) else {}).get("name", settings.get("encoder", "")))
+    reads_tokens = reads_text(name) and len(shape) == 1
+    tokens = Tokens(name.partition("?")[0], run.settings.max_tokens) if reads_tokens else None
+    return EncoderRule(name, fingerprint, shape, dim, scores, tokens)

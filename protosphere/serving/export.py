@@ -21,7 +21,8 @@ from protosphere.core.files import replacing
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS
 from protosphere.data.forms.table_schema import NUMBER, Column
-from protosphere.serving.predict import PIXEL, Trained
+from protosphere.serving.inputs import PIXEL
+from protosphere.serving.predict import Trained
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
 
@@ -38,36 +39,40 @@ class Program(nn.Module):
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
-        trained, rule = trained.judged_by(rule)
-        self._transform = transform = _numbers(trained)
-        axes = (-1, *(1,) * (len(transform.shape) - 1))
-        self.register_buffer("mean", torch.tensor(transform.mean).view(axes))
-        self.register_buffer("std", torch.tensor(transform.std).view(axes))
+        if not isinstance(trained.transform, InputTransform):
+            raise SettingError(
+                f"this client's model {trained.model!r} reads texts, and an exported program contains no tokenizer; "
+                "use `protosphere predict` instead."
+            )
+        self._trained, self._rule, self._transform = trained, rule, trained.transform
+        self._state, base_rule = trained.state_of(rule)
+        axes = (-1, *(1,) * (len(self._transform.shape) - 1))
+        self.register_buffer("mean", torch.tensor(self._transform.mean).view(axes))
+        self.register_buffer("std", torch.tensor(self._transform.std).view(axes))
         # registered as a module, so that its weights belong to the program
-        self.network = trained.state.module
-        self._objective, self._state, self._pooled = trained.objective, trained.state, trained.pooled
-        self._rule, self._judge = rule, trained.judge if rule in (RULE, POOL) else None
-        if self._judge is None:
-            self._score = _score_of(trained, rule)
+        self.network = self._state.module
+        self._encoder_rule = trained.encoder_rule if rule in (RULE, POOL) else None
+        if self._encoder_rule is None:
+            self._score = self._score_of(base_rule)
         else:
-            encoder = self._judge.encoder()
+            encoder = self._encoder_rule.encoder()
             self.encoder, self._mixing = encoder.network, encoder.mixing
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and features of a batch."""
+        """Scores and features; images are rounded to their stored scale."""
         scale, plain = self._transform.scale, self._transform.plain
-        # quantise to the levels of the training images, if they had fewer than 256
-        shares = (torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs) / scale
-        z = self._objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
-        if self._judge is None:
+        stored = torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs
+        shares = stored / scale
+        z = self._trained.objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
+        if self._encoder_rule is None:
             return self._score(z).float(), z
         # a public encoder does not use the scaling of a client's samples
         features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
         h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
-        radius = self._objective.settings.encoder_radius
-        scores: Tensor | None = self._judge.scores(directions(h @ self._mixing.T, radius))
+        radius = self._trained.objective.settings.encoder_radius
+        scores = self._encoder_rule.scores(directions(h @ self._mixing.T, radius))
         if self._rule == POOL:
-            scores = self._pooled(z, scores)
+            scores = self._trained.pooled(z, scores)
         assert scores is not None
         return scores.float(), z
 
@@ -77,22 +82,21 @@ class Program(nn.Module):
             return prepared
         return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared)
 
-
-def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
-    """The function from features to the rule's scores."""
-    state, objective = trained.state, trained.objective
-    if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim)):
-        return lambda z: objective.scores(state, z)[rule]
-    if rule == "global-prototypes" and state.table is not None:
-        return _nearest(*state.table)
-    if rule == "local-prototypes" and state.prototypes is not None:
-        return _nearest(*state.prototypes.table(objective.num_classes))
-    if rule == POOL:
-        # before the first message
-        return lambda z: trained.pooled(z, None)
-    if rule == "classifier":
-        return lambda z: state.module.classify(z)
-    raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")
+    def _score_of(self, rule: str) -> Callable[[Tensor], Any]:
+        """The function from features to the rule's scores."""
+        state, objective = self._state, self._trained.objective
+        if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim)):
+            return lambda z: objective.scores(state, z)[rule]
+        if rule == "global-prototypes" and state.table is not None:
+            return _nearest(*state.table)
+        if rule == "local-prototypes" and state.prototypes is not None:
+            return _nearest(*state.prototypes.table(objective.num_classes))
+        if rule == POOL:
+            # before the first message
+            return lambda z: self._trained.pooled(z, None)
+        if rule == "classifier":
+            return state.module.classify
+        raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")
 
 
 def _nearest(vectors: Tensor, present: Tensor) -> Callable[[Tensor], Tensor]:
@@ -114,18 +118,22 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
         SettingError: the suffix or rule is invalid, the file exists, it is a text model, or the model cannot be
             exported.
     """
-    _refuse_format(output)
+    if output.suffix not in FORMATS:
+        raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which decides the format; rename it.")
     if output.exists() and not force:
         raise SettingError(f"{output} exists already; give --force to replace it, or another --output.")
-    rule_name = trained.chosen(rule)
-    program = Program(trained, rule_name).eval().requires_grad_(False)
-    metadata = json.dumps(_metadata(trained, rule_name), indent=2)
+    rule = trained.find_rule(rule)
+    program = Program(trained, rule).eval().requires_grad_(False)
     # two example inputs; the program accepts any number
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
     write = _as_torch if output.suffix == ".pt2" else _as_onnx
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            content = write(program, example, sizes, metadata)
+            content = write(program, example, sizes, json.dumps(_metadata(trained, rule), indent=2))
+    except ImportError as error:
+        raise SettingError(
+            f"a .onnx file needs {error.name}, which cannot be imported here; pip install 'protosphere[onnx]'."
+        ) from None
     except Exception as error:
         # torch.onnx colours its messages for a terminal
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
@@ -141,19 +149,6 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
         raise SettingError(f"{output} cannot be written ({error.strerror}); choose another --output.") from None
 
 
-def _refuse_format(output: Path) -> None:
-    """Refuse a file name without a known suffix, and a format whose packages are missing."""
-    if output.suffix not in FORMATS:
-        raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which decides the format; rename it.")
-    for package in ("onnx", "onnxscript") if output.suffix == ".onnx" else ():
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise SettingError(
-                f"a .onnx file needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
-            ) from None
-
-
 def _as_torch(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
     exported = torch.export.export(program, (example,), dynamic_shapes=sizes, strict=False)
     for node in exported.graph.nodes:
@@ -165,13 +160,14 @@ def _as_torch(program: Program, example: Tensor, sizes: Any, metadata: str) -> b
 
 
 def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> bytes:
+    importlib.import_module("onnxscript")
+    passes = importlib.import_module("onnx_ir.passes.common")
     # it warns about the output of torch's own exporter
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     names: dict[str, Any] = {"input_names": ["inputs"], "output_names": ["scores", "features"]}
     # its optimiser replaces x + 1e-12 by x, which turns 0 / (0 + 1e-12) into NaN
     options: dict[str, Any] = {"dynamo": True, "verbose": False, "optimize": False}
     exported: Any = torch.onnx.export(program, (example,), dynamic_shapes=sizes, **names, **options)
-    passes = importlib.import_module("onnx_ir.passes.common")
     # a buffer and a node may have the same name, which the optimiser would have resolved
     passes.NameFixPass()(exported.model)
     # locations of source files on this machine
@@ -184,27 +180,19 @@ def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> by
 # --- what the file says beside the program ------------------------------------------------------------------------
 
 
-def _numbers(trained: Trained) -> InputTransform:
-    if not isinstance(trained.transform, InputTransform):
-        raise SettingError(
-            f"this client's model {trained.model!r} reads texts, and an exported program contains no tokenizer; use "
-            "`protosphere predict` instead."
-        )
-    return trained.transform
-
-
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
     """The rule, the client, and the expected inputs, as metadata."""
-    transform = _numbers(trained)
+    transform = trained.transform
+    assert isinstance(transform, InputTransform)
     inputs: dict[str, Any] = {"shape": list(transform.shape), "values": "numbers as in the training data"}
     if transform.pixels:
         inputs["values"] = "pixels from 0 to 255"
     elif transform.columns:
         # NaN stands for a missing number
-        inputs = {"shape": list(transform.shape), "values": "the columns' features, in the order of `features`"}
+        inputs["values"] = "the columns' features, in the order of `features`"
+        inputs["features"] = _features(transform.columns)
         values = {value for column in transform.columns for value in column.values}
-        missing_words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
-        inputs |= {"features": _features(transform.columns), "missing_words": missing_words}
+        inputs["missing_words"] = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -212,7 +200,7 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
         "strategy": trained.objective.settings.strategy,
         "run": trained.run,
         "partition": trained.partition,
-        "round": trained.made_in,
+        "round": trained.round,
         "input": inputs,
     }
 

@@ -19,8 +19,9 @@ import protosphere
 from protosphere.cli.main import app
 from protosphere.core.errors import DataError
 from protosphere.launch.grid import run_in_process
+from protosphere.serving.inputs import read_inputs
 from protosphere.serving.predict import open_trained
-from protosphere.serving.predict import predict as answers_of
+from protosphere.serving.predict import predict as answers_to
 from tests.conftest import QUICK as DIGITS
 
 N = 160
@@ -41,6 +42,10 @@ ROWS = (RNG.normal(0, 1.5, (N, 5)) + Y[:, None]).astype(np.float32)
 IMAGES = np.clip(RNG.normal(0, 60, (N, 8, 10, 3)) + 60 + 50 * Y[:, None, None, None], 0, 255).astype(np.uint8)
 QUICK = {"clients": 2, "rounds": 3, "learning_rate": 0.1, "models": "tiny_perceptron", "split": "official"}
 QUICK |= {"partition": "column", "partition_column": "site", "quiet": True, "device": "cpu"}
+
+
+def answers_of(trained, rule, files):
+    return answers_to(trained, rule, read_inputs(trained, files))
 
 
 def write(frame, path):
@@ -204,7 +209,7 @@ def test_a_table_of_images_without_classes_has_predictions_alone(predict, traine
     content += [{"bytes": None, "path": str(scans.files[1])}]
     place = write(pd.DataFrame({"image": content}), tmp_path / "own.parquet")
     found = predict(trained.digits, place, "--json", "--csv", tmp_path / "left.csv")
-    assert (found.exit_code, "row 1: the input is no readable image" in found.stderr) == (1, True)
+    assert (found.exit_code, "row 1 has no image" in found.stderr) == (1, True)
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     answers = list(answers_of(open_trained(trained.digits, "cpu"), lines[0]["rule"], scans.files[:2]))
     assert [line["label"] for line in lines] == [answer.label for answer in answers]
@@ -307,18 +312,18 @@ def image(*more):
 @pytest.mark.parametrize(
     ("client", "given", "words"),
     [
-        ("none", image(), "there is no folder"),
-        ("run", image(), "is the folder of a run"),
+        ("none", image(), "there is no client in"),
+        ("run", image(), "this is a run with the clients 0, 1"),
         ("norm", lambda place: [], "there is nothing to classify"),
         ("norm", image("--rule", "oracle"), "rule 'oracle' cannot be applied"),
         ("norm", image("--device", "abacus"), 'device is "abacus"'),
         ("digits", image(), '"cat"'),
         ("digits", text("no table", "t.parquet"), "no readable table"),
-        ("csv", table(FRAME.drop(columns=["age", "job"])), "lacks the columns age, job"),
+        ("csv", table(FRAME.drop(columns=["age", "job"])), "lack the columns age, job"),
         ("csv", table(FRAME.assign(outcome="odd")), '"odd"'),
         ("csv", table(FRAME, "--label-column", "nonesuch"), "nonesuch"),
         ("csv", arrays(x=ROWS), "trained on a table of the columns age, visits, job"),
-        ("rows", arrays(x=ROWS[:, :4]), "rows of 4 numbers, but this client was trained on rows of 5 numbers"),
+        ("rows", arrays(x=ROWS[:, :4]), "float32 of shape (4,), but this client was trained on float32 of shape (5,)"),
         ("rows", arrays(x=ROWS, y=Y[:3]), "y of shape (3,)"),
         ("pixels", arrays(x=IMAGES / 255), "float32"),
     ],

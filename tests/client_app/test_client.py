@@ -187,7 +187,6 @@ def test_a_round_that_no_evaluation_follows_leaves_no_prototypes_and_a_look_from
     rare = {"strategy": "local", "evaluate-every": 2, "rounds": 5}
     assert client(settings=rare).train(ask(1)).training.prototype_norm is None
     trained = open_trained(home / "clients" / "a-run" / "0")
-    assert "`evaluate-every` is 2" in trained.notices[0]
     assert trained.rules() == ("classifier",)
     late = restored(client(settings=rare), "a-run")
     expected = restored(client(), "often")

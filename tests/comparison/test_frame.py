@@ -10,7 +10,6 @@ import pytest
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import (
     MeanStd,
-    as_csv,
     collect,
     curve_of,
     differences,
@@ -25,6 +24,7 @@ from protosphere.comparison.frame import (
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import Entry, Metric
+from protosphere.reports.frames import as_csv
 from tests.comparison.fabricated import CIFAR, SEEDS, comparison, finished, folder_of, line, trials_of
 
 

@@ -197,6 +197,5 @@ def test_a_curve_has_the_finished_values_of_a_method():
     plot = by_value(spec, frame, "digits", "protonorm.gamma", "vary")
     assert plot.numbers["protonorm.gamma"].tolist() == ["", 10]
     assert plot.numbers["mean (%)"].tolist() == pytest.approx([60, 85])
-    assert "highest protonorm 85.0 % at 10" in plot.alt
     with pytest.raises(NothingToPlotError, match="no trial is finished"):
         by_value(spec, frame[:2], "digits", "protonorm.gamma", "vary")

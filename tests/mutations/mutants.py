@@ -425,7 +425,7 @@ MUTANTS = {
         "protosphere/reports/plots.py",
         "totals = counts.sum(axis=1, keepdims=True)",
         "totals = counts.sum(axis=0, keepdims=True)",
-        "tests/reports/test_confusions.py",
+        "tests/reports/test_report.py -k true_class",
     ),
     "values a round of mixed formats": Mutant(
         "protosphere/comparison/tables.py",
@@ -437,7 +437,7 @@ MUTANTS = {
         "protosphere/reports/plots.py",
         "if label in repeated_labels else label)",
         "if label in () else label)",
-        "tests/reports/test_report.py -k two_files",
+        "tests/reports/test_report.py -k models_of_one_file",
     ),
     "a path in the page": Mutant(
         "protosphere/reports/plots.py",
@@ -842,7 +842,7 @@ MUTANTS = {
     ),
     # --- reports and the command line
     "a formula for a spreadsheet": Mutant(
-        "protosphere/reports/csv_files.py",
+        "protosphere/reports/frames.py",
         "if text.startswith(FORMULA) else text",
         "if text.endswith(FORMULA) else text",
         "tests/reports tests/comparison/test_frame.py",

@@ -11,7 +11,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.summary import summarise
 from protosphere.strategies import known_settings, read_settings
 
-RULES = ("local-prototypes", "classifier", "majority-class")
+RULES = ("classifier", "local-prototypes", "majority-class")
 SIZES = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "evaluation_wire_down")
 MODELS = ("tiny_cnn", "tiny_perceptron", "resnet8")
 

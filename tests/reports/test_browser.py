@@ -1,8 +1,14 @@
 """The report in a real browser: nothing is missing, nothing overflows.
 
-The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1785
+The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1345
 report.html`.
 """
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
 
 import pytest
 
@@ -10,6 +16,31 @@ from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
 
 pytestmark = pytest.mark.integration
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# a page in a frame tells what it looks like, and the page around it shows that as its only words; windows themselves
+# cannot be as narrow as a telephone
+AROUND = """<script>addEventListener("message", event => { document.body.textContent = "told: " + event.data + ":end" })
+</script><body><iframe src="ADDRESS" style="width: WIDTHpx; height: 900px; border: 0"></iframe></body>"""
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """seen(name, text, width): what a page or a picture tells of itself in the browser."""
+    if BROWSER is None:
+        pytest.skip("no Chromium here")
+
+    def look(name, text, width):
+        (tmp_path / name).write_text(text)
+        (tmp_path / "around.html").write_text(AROUND.replace("ADDRESS", name).replace("WIDTH", str(width)))
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--dump-dom"]
+        flags += ["--virtual-time-budget=20000", "--hide-scrollbars"]
+        command = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "around.html").as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+        return json.loads(unescape(re.search(r">told: (.*):end<", done.stdout, re.DOTALL)[1]))
+
+    return look
+
 
 # the letters of a picture are in pixels of the screen, from the size that it was drawn for (its own unit is the point)
 PAGE = """<script>addEventListener("load", () => {

@@ -3,22 +3,28 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from protosphere.cli.main import app
 from protosphere.core.errors import RunError, SettingError
 from protosphere.record.folder import FORMAT
+from protosphere.reports import label_distribution
 from protosphere.reports import report as report_module
-from protosphere.reports.label_distribution import holdings
+from protosphere.reports.plots import draw
 from protosphere.reports.report import leave_report, write_report
-from protosphere.reports.results import read_results
+from protosphere.reports.results import read_prototypes, read_results
 from protosphere.server_app import status
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
 # what is lacking shows in words and in which pictures there are; test_report.py draws
 pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def change_lines(folder, change):
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in path.read_text().splitlines()))
+
 
 # --- runs that lack something ---------------------------------------------------------------------------------------
 
@@ -30,36 +36,27 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     assert pictures(folder) == EVERY
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sentences"),
-    [
-        ("local", ["local has none; nothing is exchanged", "Map of prototypes: nothing is exchanged"]),
-        ("gfpl", ["gfpl sends mixtures down", "no round's uploads were kept"]),
-        ("pfpl", ["no round has any", "no round's uploads were kept"]),
-    ],
-)
-def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
-    folder = fabricate(tmp_path / "run", settings={"strategy": strategy, "inference": "classifier"})
+def test_plots_without_data_are_left_out_and_say_why_when_asked_for(tmp_path):
+    folder = fabricate(tmp_path / "run", settings={"strategy": "local", "inference": "classifier"})
     (folder / "prototypes.safetensors").unlink()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line | {"server": {}}) + "\n" for line in lines))
+    change_lines(folder, lambda line: line | {"server": {}})
     (folder / "pictures").mkdir()
     (folder / "pictures" / f"{SEPARATION}.svg").write_text("of another time")
     write_report(folder)
-    for sentence in sentences:
-        assert sentence in outline(folder).text
     assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, MARGINS, MAP}
+    for name, reason in ((SEPARATION, "no round has any"), (MAP, "nothing is exchanged"), ("alignment", "thomson")):
+        with pytest.raises(SettingError, match=reason):
+            draw(name, read_results(folder), read_prototypes(folder))
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=1, finished=False)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["evaluation"]
-        line["clients"] = {}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change_lines(
+        folder, lambda line: {name: value for name, value in line.items() if name != "evaluation"} | {"clients": {}}
+    )
     write_report(folder)
-    assert "there is no evaluation by local-prototypes" in outline(folder).text
+    assert "No accuracy is known" in outline(folder).text
+    assert "accuracy-over-rounds" not in pictures(folder)
 
 
 def test_pictures_of_somebody_else_s_behind_a_link_stay(tmp_path):
@@ -72,20 +69,25 @@ def test_pictures_of_somebody_else_s_behind_a_link_stay(tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["logo.svg"]
 
 
-# --- the partition -------------------------------------------------------------------------------------------------
-
-
-def test_a_forged_partition_file_is_not_believed(tmp_path):
+@pytest.mark.parametrize(
+    ("counts", "names", "exact"),
+    [
+        ([[99, 1], [50, 50]], ("class 0", "class 1"), True),
+        ([[99, 2], [50, 49]], ("class 0", "class 1"), False),
+        ([[100, 0], [50, 50]], ("class 0", "class 1"), False),
+        ([[100], [100]], ("class 0",), False),
+        ([[99, 1], [50, 50]], ("class 1", "class 0"), False),
+    ],
+)
+def test_cached_counts_of_other_clients_are_not_believed(tmp_path, monkeypatch, counts, names, exact):
     folder = fabricate(tmp_path / "run", classes=2, clients=2)
-    for content, exact in (
-        ("[]", False),
-        ('{"classes": ["class 0", "class 1"], "counts": [[100], [100]]}', False),
-        ('{"classes": ["class 0", "class 1"], "counts": [[99, 2], [50, 50]]}', False),
-        ('{"classes": ["class 0", "class 1"], "counts": [[99, 2], [50, 49]]}', False),
-        ('{"classes": ["class 0", "class 1"], "counts": [[99, 1], [50, 50]]}', True),
-    ):
-        (folder / "partition.json").write_text(content)
-        assert holdings(read_results(folder)).exact is exact
+    roster = [client | {"classes": [0, 1]} for client in json.loads((folder / "roster.json").read_text())]
+    (folder / "roster.json").write_text(json.dumps(roster))
+    cached = np.array(counts), names
+    monkeypatch.setattr(label_distribution, "cached_partition_labels", lambda spec, cache: cached)
+    found, is_exact = label_distribution.counts_by_class(read_results(folder))
+    assert is_exact is exact
+    assert found.tolist() == (counts if exact else [[1, 1], [1, 1]])
 
 
 # --- at the end of a run --------------------------------------------------------------------------------------------
@@ -112,16 +114,14 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
 
 
 def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
-    def fail(folder, trust):
+    def fail(folder):
         raise ZeroDivisionError("by\nnought")
 
     monkeypatch.setattr(report_module, "write_report", fail)
     folder = run({"rounds": 1, "strategy": "local"})
     assert (folder / "summary.json").exists()
-    warnings = [line for line in run.said if line.startswith("warning")]
-    assert warnings == [
-        "warning: the report could not be written (ZeroDivisionError: by nought); `protosphere report` tries again"
-    ]
+    (warning,) = [line for line in run.said if line.startswith("warning")]
+    assert "could not be written (ZeroDivisionError: by nought); `protosphere report`" in warning
 
 
 # --- folders that cannot be reported --------------------------------------------------------------------------------
@@ -141,53 +141,25 @@ def only(folder, lines):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda f: shutil.rmtree(f), "is not a folder"),
-        (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
+        (lambda f: shutil.rmtree(f), "no run with a finished round"),
+        (lambda f: (f / "metrics.jsonl").unlink(), "no run with a finished round"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
-        (lambda f: only(f, ""), "holds no finished round"),
-        (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
-        (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
-        (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
+        (lambda f: only(f, ""), "no run with a finished round"),
+        (lambda f: only(f, "3\n"), "not as this version"),
+        (lambda f: (f / "roster.json").write_text("[{}]"), "not as this version .*class_names"),
+        (lambda f: (f / "summary.json").write_text("{}"), "not as this version .*format"),
         (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
-        (
-            lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9.1"}),
-            rf"by Protosphere 9.1 \(its format is {FORMAT + 1}, and this program's {FORMAT}\)",
-        ),
+        (lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9"}), "by Protosphere 9 "),
         (lambda f: (f / "prototypes.safetensors").write_text("x"), "prototypes in .* cannot be read"),
+        (lambda f: change_lines(f, lambda line: line | {"evaluation": {"rules": 3}}), "not as this version .*int"),
+        (lambda f: change(f, "summary.json", headline={"rule": "a", "accuracy": "a\nb"}), "not as this version"),
     ],
 )
-def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path, spoil, words):
-    folder = fabricate(tmp_path / "run")
-    spoil(folder)
-    with pytest.raises(SettingError, match=words) as error:
-        write_report(folder)
-    assert "\n" not in str(error.value)
-    assert not (folder / "report.html").exists()
-
-
-def of_line(folder, **values):
-    """The line of round 1, changed."""
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], lines[1] | values, *lines[2:]]))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "kind"),
-    [
-        (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
-        (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
-    ],
-)
-def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path, spoil, kind):
+def test_a_folder_that_cannot_be_read_is_one_sentence_and_nothing_is_written(tmp_path, spoil, words):
     folder = fabricate(tmp_path / "run")
     spoil(folder)
     before = sorted(folder.rglob("*"))
-    result = CliRunner().invoke(app, ["report", str(folder)])
-    assert (result.exit_code, result.stdout) == (2, "")
-    said = result.stderr.strip().splitlines()[-1]
-    assert said.startswith(f"the report of {folder} cannot be made, since its files are not as this program writes the")
-    assert said.endswith("); nothing was written.")
-    assert f"({kind}" in said
-    assert said.isprintable()
+    with pytest.raises(SettingError, match=words) as error:
+        write_report(folder)
+    assert str(error.value).isprintable()
     assert sorted(folder.rglob("*")) == before

@@ -1,11 +1,7 @@
 """What `protosphere data` shows is what clients really get, of every partition and kind of data."""
 
-import io
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -17,6 +13,9 @@ from protosphere.data.spec import data_spec
 from protosphere.plans.run_config import plan
 from protosphere.reports.partition_preview import view, write_picture
 from protosphere.strategies import read_settings
+from tests.pictures import paint
+
+CLASSES = ("ant", "bee", "cat", "dog")
 
 
 @dataclass(frozen=True)
@@ -30,40 +29,19 @@ class Counting:
         return torch.zeros(len(texts), self.max_tokens, dtype=torch.int32)
 
 
-def write_images(folder, train, test, seed):
-    """Grey images of four classes as parquet."""
-    folder.mkdir(parents=True)
-    draw = np.random.default_rng(seed)
-    for name, rows in (("train", train), ("test", test)):
-        cells = []
-        for _ in range(rows):
-            buffer = io.BytesIO()
-            Image.fromarray(draw.integers(0, 256, (5, 5), dtype=np.uint8)).save(buffer, "PNG")
-            cells.append({"bytes": buffer.getvalue(), "path": None})
-        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        labels = draw.permutation(np.arange(rows) % 4)
-        pq.write_table(pa.table({"image": pa.array(cells, kind), "label": labels}), folder / f"{name}.parquet")
-    (folder / "classes.txt").write_text("ant\nbee\ncat\ndog\n")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     """Where the data of these tests lie, by a word."""
     root = tmp_path_factory.mktemp("data")
-    write_images(root / "insects", 120, 40, seed=0)
-    for seed, name in enumerate(("photo", "sketch"), start=1):
-        write_images(root / "domains" / name, 80, 24, seed)
+    for folder in ("insects", "domains/photo", "domains/sketch"):
+        paint(root / folder / "train", CLASSES, 30)
+        paint(root / folder / "test", CLASSES, 10)
     (root / "notes").mkdir()
     lines = [f"note {row},{'home' if row % 3 else 'ward'},p{row // 2}" for row in range(120)]
     (root / "notes" / "notes.csv").write_text("\n".join(["text,label,patient", *lines]) + "\n")
     (root / "encoder").mkdir()
-    return {
-        "insects": str(root / "insects"),
-        "domains": f"{root}/domains/*",
-        "notes": str(root / "notes"),
-        "encoder": f"hf:{root / 'encoder'}",
-    }
+    places = {name: str(root / name) for name in ("insects", "notes")}
+    return places | {"domains": f"{root}/domains/*", "encoder": f"hf:{root / 'encoder'}"}
 
 
 FEW = {"ways": 2, "shots": 5, "shots-spread": 2}
@@ -81,60 +59,53 @@ TASKS = {
     "mixed official": {"dataset": "domains", "partition": "mixed", "split": "official"} | FEW,
     "texts": {"dataset": "notes", "models": "encoder", "group-column": "patient", "alpha": 5.0},
 }
+# of these every row is somebody's or shared
+PARTED = ("iid", "dirichlet", "pathological", "shared", "spiral", "official", "texts")
+OF_PARTITION = {"alpha", "classes-per-client", "ways", "shots"}
 
 
 @pytest.fixture
-def planned(places, tmp_path):
-    """planned(settings, clients=4): the plan that the command line would make of them."""
+def viewed(places, tmp_path):
+    """viewed(task): the settings of the run that the command line would make of it, and what is shown of it."""
 
-    def make(settings, clients=4):
-        said = {name: places.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
+    def make(task):
+        words = []
+        for name, value in TASKS[task].items():
+            value = places.get(value, value) if isinstance(value, str) else value
+            words.append(f"{name} = '{value}'" if isinstance(value, str) else f"{name} = {value}")
         file = tmp_path / "settings.toml"
-        words = {name: f"'{value}'" if isinstance(value, str) else str(value).lower() for name, value in said.items()}
-        file.write_text("".join(f"{name} = {value}\n" for name, value in words.items()))
-        return plan([str(file)], clients=clients, trains=False)
+        file.write_text("\n".join(words) + "\n")
+        run_plan = plan([str(file)], clients=4, trains=False)
+        return run_plan.run_config, view(read_settings(run_plan.run_config).settings, run_plan.clients)
 
     return make
 
 
-def viewed(run_plan):
-    return view(read_settings(run_plan.run_config).settings, run_plan.clients)
-
-
-# of these every row is somebody's or shared
-PARTED = ("iid", "dirichlet", "pathological", "shared", "spiral", "official", "texts")
-
-
 @pytest.mark.parametrize("task", TASKS)
-def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_settings(planned, task):
-    wanted = planned(TASKS[task])
-    shown = viewed(wanted)
-    spec = data_spec(read_settings(wanted.run_config).settings, 4)
+def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_settings(viewed, task):
+    run_config, shown = viewed(task)
+    spec = data_spec(read_settings(run_config).settings, 4)
     encode = Counting() if task == "texts" else None
-    assert len(shown.clients) == 4
-    for number, client in enumerate(shown.clients):
-        own = client_data(spec, number, home_folder() / "cache", encode=encode)
-        assert (client.train, client.validation, client.test) == tuple(map(len, (own.train, own.validation, own.test)))
-        labels = torch.cat([own.train.labels, own.validation.labels, own.test.labels])
-        assert list(client.counts) == torch.bincount(labels, minlength=own.num_classes).tolist()
+    assert [client.partition for client in shown.clients] == [0, 1, 2, 3]
+    for client in shown.clients:
+        own = client_data(spec, client.partition, home_folder() / "cache", encode=encode)
+        parts = own.train, own.validation, own.test
+        assert (client.train, client.validation, client.test) == tuple(map(len, parts))
+        labels = torch.cat([part.labels for part in parts])
+        assert client.counts == torch.bincount(labels, minlength=own.num_classes).tolist()
         assert client.classes == len(set(labels.tolist()))
         assert client.domain == own.domain
-    assert tuple(shown.class_names) == own.class_names
-    assert shown.partition.items() <= wanted.run_config.items()
-    assert shown.partition.keys() >= {"partition", "split", "seed"} | TASKS[task].keys() & {
-        "alpha",
-        "classes-per-client",
-        "ways",
-        "shots",
-    }
-    assert (shown.shared > 0) == (task == "shared")
+        assert tuple(shown.class_names) == own.class_names
+    assert shown.partition.items() <= run_config.items()
+    assert shown.partition.keys() >= {"partition", "split", "seed"} | TASKS[task].keys() & OF_PARTITION
+    assert (shown.shared_test_rows > 0) == (task == "shared")
     if task in PARTED:
         held = sum(client.train + client.validation + client.test for client in shown.clients)
-        assert (shown.nobodys, held + shown.shared) == (0, shown.train + shown.test)
+        assert (shown.rows_of_nobody, held + shown.shared_test_rows) == (0, shown.train_rows + shown.test_rows)
 
 
-def test_pictures(planned, tmp_path):
-    shown = viewed(planned(TASKS["mixed"]))
+def test_pictures(viewed, tmp_path):
+    _, shown = viewed("mixed")
     write_picture(shown, tmp_path / "map.svg")
     svg = (tmp_path / "map.svg").read_text()
     assert "ant" in svg
@@ -142,9 +113,5 @@ def test_pictures(planned, tmp_path):
     write_picture(shown, tmp_path / "map.PNG")
     with Image.open(tmp_path / "map.PNG") as picture:
         assert len(picture.convert("RGB").getcolors(picture.width * picture.height)) > 5
-    for name, words in (
-        ("map.jpg", "map.jpg', but its name must"),
-        ("nowhere/map.svg", "nowhere/map.svg cannot be wri"),
-    ):
-        with pytest.raises(SettingError, match=words):
-            write_picture(shown, tmp_path / name)
+    with pytest.raises(SettingError, match=r"nowhere/map.svg cannot be written"):
+        write_picture(shown, tmp_path / "nowhere" / "map.svg")

@@ -1,4 +1,4 @@
-"""A run's report: whole, the same bytes again, safe whatever a client calls itself."""
+"""A run's report: its words, its plots' numbers, the same bytes again, safe whatever a client calls itself."""
 
 import csv
 import io
@@ -6,99 +6,101 @@ import json
 import re
 import shutil
 
+import numpy as np
+import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
-from protosphere.reports.csv_files import as_csv
-from protosphere.reports.plots import accuracy_by_client, confusion, model_labels
+from protosphere.reports import canvas
+from protosphere.reports.frames import as_csv
+from protosphere.reports.plots import _draw_confusion, accuracy_by_client, model_labels
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import (
-    CONFUSION,
-    EVERY,
-    EVIL,
-    MARGINS,
-    SEPARATION,
-    outline,
-    pictures,
-)
-
-# --- what it is ---------------------------------------------------------------------------------------------------
+from tests.reports.pages import CONFUSION, EVERY, EVIL, MARGINS, SEPARATION, outline, pictures
 
 
-_plain: list = []
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """The folder of a run with its report, which many tests look at."""
-    if not _plain:
-        folder = fabricate(tmp_path_factory.mktemp("results") / "20250101-000000-protonorm-digits")
-        assert write_report(folder) == folder / "report.html"
-        _plain.append(folder)
-    return _plain[0]
+    folder = fabricate(tmp_path_factory.mktemp("results") / "20250101-000000-protonorm-digits")
+    assert write_report(folder) == folder / "report.html"
+    return folder
 
 
-# what begins with an underscore is left out of a legend by the library
-NAMES = [f"_animal{label}" for label in range(40)]
-_many: list = []
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """The folder of a run of many clients, classes and rounds with its report."""
-    if not _many:
-        place = tmp_path_factory.mktemp("many") / "run"
-        folder = fabricate(place, clients=120, classes=40, rounds=70, class_names=NAMES)
-        roster = json.loads((folder / "roster.json").read_text())
-        for client in roster:
-            client["rows"][0] = 10 + (client["partition"] * 7) % 120
-        (folder / "roster.json").write_text(json.dumps(roster))
-        write_report(folder)
-        _many.append(folder)
-    return _many[0]
+    """The same of many clients, classes and rounds; matplotlib leaves names with an underscore out of legends."""
+    names = [f"_animal{label}" for label in range(40)]
+    folder = fabricate(tmp_path_factory.mktemp("many") / "run", clients=120, classes=40, rounds=70, class_names=names)
+    write_report(folder)
+    return folder
 
 
-def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points_outside(plain):
-    folder = plain
+def change_json(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def change_lines(folder, change):
+    """Replace each line of metrics.jsonl by `change` of it, and forget the summary, which is made of them."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
+    (folder / "summary.json").unlink()
+
+
+def numbers_of(folder, name):
+    return pd.read_csv(folder / "pictures" / f"{name}.csv")
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_a_page_has_every_plot_and_nothing_in_it_points_outside(plain):
     every = EVERY | CONFUSION
-    assert pictures(folder) == every
-    found = outline(folder)
+    assert pictures(plain) == every
+    found = outline(plain)
     assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(every)
-    headline = RunFolder(folder).summary()["headline"]
-    assert f"The clients' models reach {100 * headline['accuracy']:.1f} % on test samples" in found.text
-    assert "protonorm on digits" in found.text
-    # nobody came or went
-    assert "takes part" not in found.text
-    assert folder.name in found.text
-    assert not list(folder.glob(".*tmp"))
+    assert {each["id"] for each in found.named("figure")} == every
     addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]
     files = {f"pictures/{name}.{kind}" for name in every for kind in ("svg", "csv")}
     assert {address for address in addresses if not address.startswith("data:")} == files
     assert found.named("script") == []
-    # a place for each figure to link to, by the name of its files
-    assert {each["id"] for each in found.named("figure") if "id" in each} == every
-    assert "@import" not in (folder / "report.html").read_text()
-    for svg in (folder / "pictures").glob("*.svg"):
+    assert "@import" not in (plain / "report.html").read_text()
+    for svg in (plain / "pictures").glob("*.svg"):
         assert not re.search(r"(href|src)=\"(?!#|data:)", svg.read_text()), svg.name
     # heads of tables say what they head
     assert {each["scope"] for each in found.named("th")} == {"col", "row"}
+    assert not list(plain.glob("**/.*tmp"))
+
+
+def test_figures_stand_as_the_summary_has_them(plain):
+    summary = RunFolder(plain).summary()
+    text = outline(plain).text
+    assert "protonorm on digits" in text
+    assert plain.name in text
+    assert f"The clients' models reach {100 * summary['headline']['accuracy']:.1f} % on test samples" in text
+    assert f"{100 * summary['floor']['majority-class']:.1f} %" in text
+    for rule, values in summary["rules"].items():
+        assert rule in text
+        for name in ("best", "client-best", "last-5", "final"):
+            assert f"{100 * values[name]:.1f}" in text
+    settings = text.split("Set for this run")[1].split("all settings")[0].split()
+    of_run = 'strategy "protonorm" "protosphere" rounds 3 20 feature-dim 6 64'
+    assert settings == ["setting", "value", "default", *of_run.split()]
+    # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
+    assert "4 class 4 13 69.2" in " ".join(text.split())
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_what_a_rule_reaches_without_an_exchange_stands_beside_it(tmp_path):
     folder = fabricate(tmp_path / "run")
     summary = RunFolder(folder).summary()
-    figure = summary["headline"]["figure"]
-    summary["headline"]["rule"] = "pool"
-    summary["rules"] |= {"pool-local": {figure: 0.4321}}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    rules = summary["rules"] | {"pool-local": {summary["headline"]["figure"]: 0.4321}}
+    change_json(folder / "summary.json", headline=summary["headline"] | {"rule": "pool"}, rules=rules)
     write_report(folder)
-    text = outline(folder).text
-    assert "(pool); pool-local, which needs no exchange, reaches 43.2 %; always predicting" in text
+    assert "(pool); pool-local, which needs no exchange, reaches 43.2 %; always predicting" in outline(folder).text
 
 
 def test_the_same_folder_gives_the_same_bytes(plain, tmp_path):
@@ -111,9 +113,8 @@ def test_the_same_folder_gives_the_same_bytes(plain, tmp_path):
 def test_words_of_others_are_escaped_everywhere(tmp_path):
     names = [EVIL, "$x^2$", "日本\x00語", "a" * 300, ""]
     folder = fabricate(tmp_path / "run", class_names=names, model=EVIL, domain=EVIL, discloses=[EVIL])
-    summary = RunFolder(folder).summary()
-    summary |= {"failures": {"0": {"rounds": 2, "last_round": 2, "last": EVIL}}, "domains": {EVIL: {"classifier": 0.5}}}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    failures = {"0": {"rounds": 2, "last_round": 2, "last": EVIL}}
+    change_json(folder / "summary.json", failures=failures, domains={EVIL: {"classifier": 0.5}})
     write_report(folder)
     found = outline(folder)
     assert found.named("script") == []
@@ -123,47 +124,52 @@ def test_words_of_others_are_escaped_everywhere(tmp_path):
         assert "\x00" not in svg.read_text()
 
 
-def test_figures_stand_as_the_summary_has_them(plain):
-    summary = json.loads((plain / "summary.json").read_text())
-    text = outline(plain).text
-    for rule, values in summary["rules"].items():
-        assert rule in text
-        for name in ("best", "client-best", "last-5", "final"):
-            assert f"{100 * values[name]:.1f}" in text
-    assert f"{100 * summary['floor']['majority-class']:.1f} %" in text
-    assert '"rounds"' not in text
-    settings = text.split("Set for this run")[1].split("all settings")[0].split()
-    of_run = 'strategy "protonorm" "protosphere" rounds 3 20 feature-dim 6 64'
-    assert settings == ["setting", "value", "default", *of_run.split()]
+def test_no_cell_of_a_csv_file_is_a_formula():
+    table = pd.DataFrame([[-3.5, None, "plain\nword", 0.1]], columns=["=1+1", '+a,"b"', "-3", "@x"])
+    heads = ["'=1+1", '\'+a,"b"', "'-3", "'@x"]
+    assert list(csv.reader(io.StringIO(as_csv(table)))) == [heads, ["-3.5", "", "plain word", "0.1"]]
 
 
-def table(folder, name):
-    """A picture's numbers: a row a mapping."""
-    with (folder / "pictures" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def test_many_clients_are_cut_and_the_page_stays_small(many):
+    assert (many / "report.html").stat().st_size < 1e6
+    text = outline(many).text
+    assert "the first 50; roster.json has 70 more" in text
+    assert "One in 5 of the small ones is shown" in text
+    assert "All 120 clients after round 70" in text
 
 
-def test_a_pictures_numbers_are_those_of_the_run(plain):
-    lines = [json.loads(line) for line in (plain / "metrics.jsonl").read_text().splitlines()]
+# --- the numbers of plots -----------------------------------------------------------------------------------------
+
+
+def test_curves_have_the_numbers_of_the_run(plain):
+    lines = RunFolder(plain).lines()
     tests = [line["evaluation"]["rules"]["local-prototypes"]["test"] for line in lines]
-    drawn = table(plain, "accuracy-over-rounds")
-    assert [int(row["round"]) for row in drawn] == [0, 1, 2, 3]
+    accuracies = numbers_of(plain, "accuracy-over-rounds")
+    assert accuracies["round"].tolist() == [0, 1, 2, 3]
     for name in ("mean", "std", "worst"):
-        assert [float(row[f"{name} (%)"]) for row in drawn] == pytest.approx([100 * test[name] for test in tests])
-    parts = [line["training"]["loss"] for line in lines[1:]]
+        assert accuracies[f"{name} (%)"].tolist() == pytest.approx([100 * test[name] for test in tests])
+    losses = numbers_of(plain, "loss-over-rounds")
     for name, head in (("cross-entropy", "cross-entropy"), ("pull", "pull"), ("loss", "total")):
-        assert [float(row[head]) for row in table(plain, "loss-over-rounds")] == [part[name] for part in parts]
+        assert losses[head].tolist() == [line["training"]["loss"][name] for line in lines[1:]]
+    distances = numbers_of(plain, SEPARATION)
+    assert distances["distance_min"].tolist() == [line["server"]["separation"]["distance_min"] for line in lines[1:]]
+
+
+def test_clients_have_bars_worst_first(many):
+    bars = numbers_of(many, "accuracy-by-client")
+    assert len(bars) == 120
+    evaluations = RunFolder(many).lines()[-1]["clients"]
+    accuracies = [100 * evaluations[str(c)]["evaluation"]["local-prototypes"][0] for c in bars["client"]]
+    assert bars["accuracy (%)"].tolist() == pytest.approx(sorted(accuracies))
 
 
 def test_margins_are_distances_to_the_nearest_other_prototype_over_the_largest_such(plain):
-    vectors = load_file(plain / "prototypes.safetensors")["global/vectors"].double()
-    nearest = [
-        min(float((one - other).norm()) for column, other in enumerate(vectors) if column != row)
-        for row, one in enumerate(vectors)
-    ]
-    found = table(plain, MARGINS)
-    assert [float(row["margin"]) for row in found] == pytest.approx(nearest)
-    assert [float(row["normalised margin"]) for row in found] == pytest.approx([n / max(nearest) for n in nearest])
+    vectors = load_file(plain / "prototypes.safetensors")["global/vectors"].double().numpy()
+    distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)
+    nearest = np.sort(distances, axis=1)[:, 1]
+    found = numbers_of(plain, MARGINS)
+    assert found["margin"].tolist() == pytest.approx(nearest)
+    assert found["normalised margin"].tolist() == pytest.approx(nearest / nearest.max())
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -177,10 +183,10 @@ def test_zeros_of_prototypes_are_counted_by_class_where_there_are_any(tmp_path, 
     tensors["global/vectors"][1, 2:] = 0
     snapshots.save(folder, tensors, about)
     write_report(folder)
-    found = table(folder, "values-of-prototypes")
-    assert [row["prototypes of clients"] for row in found] == ["2", "2"]
-    assert [float(row["zeros of the clients' own"]) for row in found] == pytest.approx([4 / 12, 0])
-    assert [float(row["zeros of the global one"]) for row in found] == pytest.approx([0, 4 / 6])
+    found = numbers_of(folder, "values-of-prototypes")
+    assert found["prototypes of clients"].tolist() == [2, 2]
+    assert found["zeros of the clients' own"].tolist() == pytest.approx([4 / 12, 0])
+    assert found["zeros of the global one"].tolist() == pytest.approx([0, 4 / 6])
     assert "17 % of the clients' own and 33 % of the global ones" in outline(folder).text
 
 
@@ -188,120 +194,78 @@ def test_zeros_of_prototypes_are_counted_by_class_where_there_are_any(tmp_path, 
 def test_the_distances_of_an_alignment_are_drawn_where_it_was_iterated(tmp_path, plain):
     assert "alignment" not in pictures(plain)
     folder = fabricate(tmp_path / "run", rounds=2)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     trace = {"min": [0.5, 0.75], "mean": [1.0, 1.25], "max": [1.5, 1.75]}
-    lines[1]["server"] |= {"alignment_iterations": 1, "alignment_trace": trace}
-    lines[2]["server"] |= {"alignment_iterations": 1}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    aligned = {1: {"alignment_iterations": 1, "alignment_trace": trace}, 2: {"alignment_iterations": 1}}
+    change_lines(folder, lambda line: line | {"server": line.get("server", {}) | aligned.get(line["round"], {})})
     write_report(folder)
-    found = table(folder, "alignment")
-    assert [{name: float(value) for name, value in row.items()} for row in found] == [
-        {"iteration": step, **{name: values[step] for name, values in trace.items()}} for step in (0, 1)
-    ]
-
-
-def test_clients_have_bars_worst_first(many):
-    rows = table(many, "accuracy-by-client")
-    last = [float(row["accuracy (%)"]) for row in rows]
-    assert len(last) == 120
-    assert last == sorted(last)
-    lines = RunFolder(many).lines()
-    evaluations = lines[-1]["clients"]
-    for row in rows:
-        evaluation = evaluations[row["client"]]["evaluation"]
-        assert float(row["accuracy (%)"]) == pytest.approx(100 * evaluation["local-prototypes"][0])
-    assert "All 120 clients after round 70" in outline(many).text
-
-
-def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
-    rows = [["=1+1", '+a,"b"', "-3", "@x"], [-3.5, None, "plain\nword", 0.1]]
-    assert list(csv.reader(io.StringIO(as_csv(rows)))) == [
-        ["'=1+1", '\'+a,"b"', "'-3", "'@x"],
-        ["-3.5", "", "plain word", "0.1"],
-    ]
+    assert numbers_of(folder, "alignment").to_dict("list") == {"iteration": [0, 1], **trace}
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
-    models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
-    everyone = [each for own in models.values() for each in own]
-    expected = [[0] * 5 for _ in range(5)]
-    for true, predicted, rows in everyone:
-        expected[true][predicted] += rows
-    numbers = confusion(read_results(plain)).numbers
-    assert numbers.drop(columns="true class").to_numpy().tolist() == expected
-    # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
-    assert "class 4 13 69.2" in " ".join(outline(plain).text.split())
-    # where each class alone was told there is the table, and where nothing was, neither
-    lines = (plain / "metrics.jsonl").read_text().splitlines()
-    for number, told in enumerate(([[0, 0, 3], [0, -1, 1]], None)):
-        folder = shutil.copytree(plain, tmp_path / str(number))
-        last = json.loads(lines[-1])
-        last["confusion"]["models"] = {"a": told}
-        if told is None:
-            del last["confusion"]
-        (folder / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
-        write_report(folder)
-        assert not CONFUSION & pictures(folder)
-        assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
-
-
-def test_many_clients_are_cut_and_the_page_stays_small(many):
-    assert (many / "report.html").stat().st_size < 1e6
-    found = outline(many)
-    assert "the first 50; roster.json has 70 more" in found.text
-    assert "One in 5 of the small ones is shown" in found.text
-
-
-PATH = "/srv/hospitals/team/project/nets.py:"
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_two_models_of_one_file_stay_two(plain, tmp_path):
+@pytest.mark.parametrize("triples", [[[0, 0, 3], [0, -1, 1]], None])
+def test_without_the_wrong_answers_there_is_no_confusion(plain, tmp_path, triples):
+    counts = numbers_of(plain, "confusion").set_index("true class").to_numpy()
+    expected = np.zeros((5, 5), dtype=int)
+    for triples_of_model in RunFolder(plain).lines()[-1]["confusion"]["models"].values():
+        for true, predicted, rows in triples_of_model:
+            expected[true, predicted] += rows
+    assert counts.tolist() == expected.tolist()
     folder = shutil.copytree(plain, tmp_path / "run")
-    names = {"tiny_cnn": f"{PATH}cnn", "tiny_perceptron": f"{PATH}mlp"}
+    confusion = {} if triples is None else {"confusion": {"rule": "classifier", "models": {"a": triples}}}
+    change_lines(folder, lambda line: {k: v for k, v in line.items() if k != "confusion"} | confusion)
+    write_report(folder)
+    assert not CONFUSION & pictures(folder)
+    # where each class alone was told there is its accuracy
+    assert ("0 class 0 4 75.0" in " ".join(outline(folder).text.split())) == bool(triples)
+
+
+def test_a_cell_of_a_confusion_matrix_is_the_share_of_its_true_class():
+    # of unlike totals over rows and over columns, and one class without a row
+    counts = np.array([[6, 2, 0, 0], [1, 1, 3, 0], [0, 9, 1, 0], [0, 0, 0, 0]])
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        _draw_confusion(axes, counts, list("abcd"))
+    shares = np.ma.filled(np.ma.masked_invalid(axes.images[0].get_array()), 0)
+    assert shares.tolist() == (100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))).tolist()
+    words = {tuple(map(round, text.get_position())): text.get_text() for text in axes.texts}
+    assert words == {(column, row): str(counts[row, column]) for row, column in np.argwhere(counts).tolist()}
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_two_models_of_one_file_stay_two_and_no_page_says_where_it_lies(plain, tmp_path):
+    folder, path = shutil.copytree(plain, tmp_path / "run"), "/srv/hospitals/team/project/nets.py:"
     for file in ("roster.json", "metrics.jsonl"):
         text = (folder / file).read_text()
-        for old, new in names.items():
-            text = text.replace(f'"{old}"', f'"{new}"')
+        for old, new in (("tiny_cnn", "cnn"), ("tiny_perceptron", "mlp")):
+            text = text.replace(f'"{old}"', f'"{path}{new}"')
         (folder / file).write_text(text)
     write_report(folder)
-    # no page shows where a file lies
-    assert PATH not in outline(folder).text
+    assert path not in outline(folder).text
     (axes,) = accuracy_by_client(read_results(folder)).axes
     assert {"nets.py:mlp", "nets.py:cnn"} <= {*axes.get_legend_handles_labels()[1]}
+    labels = model_labels(["/a/nets.py:Net", "/b/nets.py:Net", "mine.py:Net"])
+    assert labels == ["nets.py:Net (1)", "nets.py:Net (2)", "mine.py:Net"]
 
 
-def test_models_of_one_name_in_two_files_stay_two():
-    assert model_labels(["/a/nets.py:Net", "/b/nets.py:Net", "mine.py:Net"]) == [
-        "nets.py:Net (1)",
-        "nets.py:Net (2)",
-        "mine.py:Net",
-    ]
-
-
-# --- real runs ------------------------------------------------------------------------------------------------------
-
-LACKING = {"protonorm": set()}
+# --- real runs ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "lacking"),
     [
-        {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
-        {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 5, "fraction-train": 0.5},
-        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "float16"},
+        ({"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2}, {SEPARATION, MARGINS}),
+        ({"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 5, "fraction-train": 0.5}, {SEPARATION, MARGINS}),
+        ({"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50}, set()),
     ],
-    ids=lambda settings: settings.get("dataset", settings["strategy"]),
+    ids=lambda value: value.get("strategy") if isinstance(value, dict) else "",
 )
-def test_real_runs_have_reports(run, settings):
+def test_real_runs_have_reports(run, settings, lacking):
     folder = run(settings)
     write_report(folder)
-    found = pictures(folder)
-    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, MARGINS})
-    assert "confusion" in found
-    held = json.loads((folder / "partition.json").read_text())
-    rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
-    assert [sum(counts) for counts in held["counts"]] == rows
-    assert "Samples per client and class" in outline(folder).text
+    assert pictures(folder) == (EVERY | CONFUSION) - lacking
+    held = numbers_of(folder, "samples-by-client-and-class").groupby("client")["rows"].sum()
+    assert held.tolist() == [sum(client["rows"][:3]) for client in RunFolder(folder).roster()]

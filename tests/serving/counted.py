@@ -36,9 +36,9 @@ def assert_predicts_as_counted(folder, clients, settings, elsewhere, monkeypatch
     for partition in range(clients):
         expected = _counted(folder, partition)
         trained = open_trained(elsewhere / folder.name / str(partition), "cpu")
-        assert (trained.run, trained.partition, trained.notices) == (folder.name, partition, ())
+        assert (trained.run, trained.partition) == (folder.name, partition)
         assert set(trained.rules()) == set(expected)
-        assert trained.chosen() == settings.get("inference", method.inference)
+        assert trained.find_rule() == settings.get("inference", method.inference)
         found = {
             rule: [
                 int((trained.scores(rule, part.inputs).argmax(dim=1) == part.labels).sum()) for part in rows[partition]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +16,9 @@ from protosphere.client_app.store import FORMAT, StoreError
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.serving.labelled_data import labels_of, read_labelled
-from protosphere.serving.predict import open_trained, predict
+from protosphere.serving.inputs import labels_of, read_inputs
+from protosphere.serving.predict import open_trained
+from protosphere.serving.predict import predict as answers_of
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.conftest import deep_colours
 from tests.data.draws import decoded
@@ -27,24 +27,23 @@ from tests.strategies.needs import ASKED
 
 CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
-RELEASED = {"strategy": "fedproto", "privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0}
-RELEASED |= {"encoder": "random", "inference": "encoder", "rounds": 2}
+SPARSE = {"tinyproto.sparsity-dim": 6, "feature-activation": "relu"}
+RELEASED = {"privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0, "encoder": "random", "rounds": 2}
 # what the contract suite's runs of every method, which are of rows of numbers, do not have
 VARIANTS = [
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
-    {
-        "strategy": "tinyproto-fp",
-        "tinyproto.sparsity-dim": 6,
-        "inference": "global-prototypes",
-        "feature-activation": "relu",
-    },
+    {"strategy": "tinyproto-fp", "inference": "global-prototypes"} | SPARSE,
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     ASKED["protosphere"],
-    RELEASED,
+    {"strategy": "fedproto", "inference": "encoder"} | RELEASED,
 ]
 
 
-@pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: "-".join(map(str, settings.values())))
+def predict(trained, rule, sources):
+    return list(answers_of(trained, rule, read_inputs(trained, sources)))
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: settings["strategy"])
 def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, tmp_path, monkeypatch, settings):
     folder, _ = trained_run(settings)
     assert_predicts_as_counted(folder, CLIENTS, settings, tmp_path / "elsewhere", monkeypatch)
@@ -78,6 +77,9 @@ def test_the_rule_encoder_needs_the_run_s_own_and_says_so(trained_run, tmp_path)
         open_trained(stores / "0", "cpu", "random").scores("encoder", rows.inputs)
 
 
+# --- images and texts -----------------------------------------------------------------------------------------------
+
+
 def draw(folder, row, index):
     """A digit as a file of full scale 255."""
     path = folder / f"{index}.png"
@@ -92,40 +94,32 @@ def test_images_give_what_their_rows_give(trained_run, tmp_path):
     files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs)]
     for rule in trained.rules():
         scores = trained.scores(rule, rows.inputs).double()
-        answers = list(predict(trained, rule, files))
+        answers = predict(trained, rule, files)
         assert [answer.source for answer in answers] == list(map(str, files))
         assert [answer.label for answer in answers] == scores.argmax(dim=1).tolist()
         assert [answer.score for answer in answers] == scores.max(dim=1).values.tolist()
+        confidences = [answer.confidence for answer in answers]
         if rule in ("classifier", "discriminant"):
-            shares = scores.exp() / scores.exp().sum(dim=1, keepdim=True)
-            assert [answer.confidence for answer in answers] == pytest.approx(shares.max(dim=1).values.tolist())
+            assert confidences == pytest.approx(scores.softmax(dim=1).max(dim=1).values.tolist())
         else:
-            assert {answer.confidence for answer in answers} == {None}
+            assert set(confidences) == {None}
 
 
-def mixed_images(folder, grey):
+@pytest.mark.parametrize("modes", [("L", "LA", "1"), ("RGB", "RGBA", "P", "L", "CMYK")])
+def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, modes):
     """Two classes of images of every usual kind and of several sizes."""
-    draw = np.random.default_rng(0)
+    random, images = np.random.default_rng(0), tmp_path / "images"
     for index in range(24):
-        side = int(draw.integers(10, 40))
-        pixels = draw.integers(0, 256, (side, side + 3, 4), dtype=np.uint8)
-        whole = Image.fromarray(pixels[..., 0]) if grey else Image.fromarray(pixels, "RGBA")
-        modes = ("L", "LA", "1") if grey else ("RGB", "RGBA", "P", "L", "CMYK")
-        place = folder / "ab"[index % 2]
+        side, mode = int(random.integers(10, 40)), modes[index % len(modes)]
+        pixels = random.integers(0, 256, (side, side + 3, 4), dtype=np.uint8)
+        image = Image.fromarray(pixels[..., 0]) if modes[0] == "L" else Image.fromarray(pixels, "RGBA").convert("RGB")
+        place = images / "ab"[index % 2]
         place.mkdir(parents=True, exist_ok=True)
-        mode = modes[index % len(modes)]
-        image = (whole.convert("RGB") if mode in ("P", "CMYK") else whole).convert(mode)
-        image.save(place / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
-    return folder
-
-
-@pytest.mark.parametrize("grey", [True, False])
-def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, grey):
-    images = mixed_images(tmp_path / "images", grey)
+        image.convert(mode).save(place / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
     settings = {"dataset": str(images), "image-size": 16, "rounds": 1, "partition": "iid", "min-samples": 1}
     _, stores = trained_run(settings, clients=1)
     trained = open_trained(stores / "0", "cpu")
-    assert trained.transform.shape == (1 if grey else 3, 16, 16)
+    assert trained.transform.shape == (1 if modes[0] == "L" else 3, 16, 16)
     assert trained.class_names == ("a", "b")
     stored = torch.from_numpy(np.array(decoded(str(images), tmp_path / "cache", image_size=16).inputs))
     expected = trained.scores("classifier", stored).double().max(dim=1).values
@@ -136,37 +130,88 @@ def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, grey)
 
 def test_a_file_that_is_no_image_is_told_and_the_others_are_classified(trained_run, tmp_path):
     folder, stores = trained_run({"rounds": 1})
+    trained = open_trained(stores / "0", "cpu")
     good = draw(tmp_path, rows_of(folder, 0)[0].inputs[0], 0)
     (tmp_path / "note.png").write_text("no image")
     (tmp_path / "cut.png").write_bytes(good.read_bytes()[:60])
     Image.fromarray(np.zeros((8, 8), dtype=np.uint16)).save(tmp_path / "deep.png")
-    (tmp_path / "deep-colours.png").write_bytes(deep_colours())
-    names = ("cut.png", "deep.png", "deep-colours.png", "none.png")
-    files = [tmp_path / "note.png", good, *(tmp_path / name for name in names)]
-    answers = list(predict(open_trained(stores / "0", "cpu"), "classifier", files))
-    assert [bool(answer.problem) for answer in answers] == [True, False, True, True, True, True]
-    assert answers[1] == next(predict(open_trained(stores / "0", "cpu"), "classifier", [good]))
-    words = ("no readable image", "", "no readable image", "8 bits a channel", "8 bits a channel", "FileNotFound")
-    for answer, said in zip(answers, words, strict=True):
-        assert said in answer.problem
-        assert answer.problem.startswith(answer.source if said else "")
-    assert [answer.label for answer in answers if answer.problem] == [-1] * 5
+    (tmp_path / "colours.png").write_bytes(deep_colours())
+    problems = {
+        "note.png": "no readable image",
+        "0.png": "",
+        "cut.png": "no readable image",
+        "deep.png": "8 bits per channel",
+        "colours.png": "8 bits per channel",
+        "none.png": "No such file",
+    }
+    answers = predict(trained, "classifier", [tmp_path / name for name in problems])
+    assert answers[1] == predict(trained, "classifier", [good])[0]
+    for answer, words in zip(answers, problems.values(), strict=True):
+        assert (bool(answer.problem), words in answer.problem) == (bool(words), True)
+        assert answer.problem.startswith(answer.source if words else "")
+        assert (answer.label == -1) == bool(words)
 
 
-@pytest.mark.parametrize("name", ["round-000002", "received", "pool"])
-def test_a_damaged_file_of_a_client_is_refused_by_its_name(trained_run, name):
-    """Another model than the one that is asked for would predict something else."""
+def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    encoders = pytest.importorskip("tests.models.encoders", reason="text needs the extra `text`")
+    encoder, words = tmp_path / "encoder", ["warm", "cold", "day"]
+    encoders.save_tokenizer(encoder, words)
+    encoders.save_encoder(encoder, vocab_size=len(encoders.SPECIAL) + len(words))
+    lines = [f"{word} day {'day ' * (n % 3)},{word}" for n in range(20) for word in ("warm", "cold")]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    settings = {"dataset": str(tmp_path / "notes"), "models": f"hf:{encoder}?trainable=0", "max-tokens": 6}
+    settings |= {"strategy": "protonorm", "rounds": 1, "partition": "iid"}
+    _, stores = trained_run(settings, clients=1)
+    trained = open_trained(stores / "0", "cpu")
+    for name, content in (("warm.txt", b"warm day"), ("none.txt", b" "), ("bytes.txt", b"\xff\xfe\xff")):
+        (tmp_path / name).write_bytes(content)
+    files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
+    warm, none, broken, same, cold = predict(trained, "discriminant", [*files, "warm day", "cold day"])
+    assert "has no text" in none.problem
+    assert "cannot be read" in broken.problem
+    assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]
+    assert warm.score == same.score != cold.score
+
+
+# --- what a folder may lack -----------------------------------------------------------------------------------------
+
+
+def cut(name):
+    def spoil(store):
+        (store / name).write_bytes((store / name).read_bytes()[:-3])
+
+    return spoil
+
+
+def describe(**changes):
+    def spoil(store):
+        path = store / "client.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (cut("round-000002.safetensors"), "round-000002.*cannot be read"),
+        (cut("received.safetensors"), "received.*cannot be read"),
+        (cut("pool.safetensors"), "pool.*cannot be read"),
+        (cut("client.json"), r"client\.json cannot be read"),
+        (describe(format=99), f"has format 99, .* reads format {FORMAT}"),
+        (describe(settings=None), "lacks settings"),
+        (describe(input={"shape": [1, 8, 8]}), "what the model's inputs are"),
+        (lambda store: (store / "client.json").unlink(), "there is no client in"),
+        (lambda store: [path.unlink() for path in store.glob("round-*")], "holds no state"),
+    ],
+)
+def test_a_damaged_folder_is_refused_and_no_other_model_is_loaded(trained_run, spoil, words):
     _, stores = trained_run({"strategy": "protosphere", "validation-share": 0.3, "rounds": 2})
-    file = stores / "0" / f"{name}.safetensors"
-    content = file.read_bytes()
-    file.write_bytes(content[:-3])
-    with pytest.raises(StoreError, match=f"{name}.*cannot be read"):
-        open_trained(stores / "0", "cpu")
-    file.write_bytes(content)
-    assert open_trained(stores / "0", "cpu").made_in == 2
-    for state in (stores / "0").glob("round-*"):
-        state.unlink()
-    with pytest.raises(StoreError, match="holds no state"):
+    assert open_trained(stores / "0", "cpu").round == 2
+    spoil(stores / "0")
+    with pytest.raises(StoreError, match=words):
         open_trained(stores / "0", "cpu")
 
 
@@ -182,59 +227,20 @@ def test_an_evaluation_chooses_a_damaged_weight_of_the_pool_anew(trained_run):
     assert all(open_trained(path.parent, "cpu").state.pool_weight != EQUAL_WEIGHT for path in files)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": 99}, f"has format 99, .* reads format {FORMAT}"),
-        ({"settings": None}, "lacks settings"),
-        ({"input": {"shape": [1, 8, 8]}}, "what the model's inputs are"),
-        ("{", r"client\.json cannot be read"),
-    ],
-)
-def test_a_description_of_another_version_or_damaged_is_refused(trained_run, change, said):
+@pytest.mark.parametrize("name", ["cuda:77", "mps", "abacus"])
+def test_a_device_that_is_not_there(trained_run, name):
     _, stores = trained_run({"rounds": 1})
-    path = stores / "0" / "client.json"
-    kept = json.loads(path.read_text())
-    path.write_text(change if isinstance(change, str) else json.dumps(kept | change))
-    with pytest.raises(StoreError, match=said):
-        open_trained(stores / "0")
+    with pytest.raises(SettingError, match=f'the device is "{name}"'):
+        open_trained(stores / "0", name)
 
 
-def test_a_device_that_is_not_there(trained_run):
-    _, stores = trained_run({"rounds": 1})
-    for name in ("cuda:77", "mps", "abacus"):
-        with pytest.raises(SettingError, match=f'the device is "{name}"'):
-            open_trained(stores / "0", name)
-
-
-def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    encoders = pytest.importorskip("tests.models.encoders", reason="text needs the extra `text`")
-    encoder, words = tmp_path / "encoder", ["warm", "cold", "day"]
-    encoders.save_tokenizer(encoder, words)
-    encoders.save_encoder(encoder, vocab_size=len(encoders.SPECIAL) + len(words))
-    lines = [f"{word} day {'day ' * (n % 3)},{word}" for n in range(20) for word in ("warm", "cold")]
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    settings = {"dataset": str(tmp_path / "notes"), "models": f"hf:{encoder}?trainable=0", "max-tokens": 6}
-    settings["strategy"] = "protonorm"
-    _, stores = trained_run(settings | {"rounds": 1, "partition": "iid"}, clients=1)
-    trained = open_trained(stores / "0", "cpu")
-    for name, content in (("warm.txt", "warm day"), ("none.txt", " "), ("bytes.txt", "")):
-        (tmp_path / name).write_text(content)
-    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
-    files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
-    warm, none, broken, same, cold = predict(trained, "discriminant", [*files, "warm day", "cold day"])
-    assert "has no text" in none.problem
-    assert "no readable text" in broken.problem
-    assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]
-    assert warm.score == same.score != cold.score
+# --- labels ---------------------------------------------------------------------------------------------------------
 
 
 def reader(*names, label_column=""):
     """A client of texts, as far as labels ask it."""
-    settings = SimpleNamespace(label_column=label_column)
-    return SimpleNamespace(tokens=True, class_names=names, objective=SimpleNamespace(settings=settings))
+    objective = SimpleNamespace(settings=SimpleNamespace(label_column=label_column))
+    return SimpleNamespace(tokens=True, class_names=names, objective=objective, transform=None)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,7 @@ def reader(*names, label_column=""):
 def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_path):
     rows = "".join(f"{text},{label}\n" for text, label in zip(("007", "1.10"), written, strict=True))
     (tmp_path / "notes.csv").write_text(f"text,label\n{rows}")
-    found = read_labelled(reader(*names), tmp_path / "notes.csv")
+    found = read_inputs(reader(*names), [tmp_path / "notes.csv"])
     assert [(row.source, row.label) for row in found] == list(zip(("007", "1.10"), labels, strict=True))
 
 
@@ -268,25 +274,24 @@ def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_p
     ],
 )
 def test_labels_are_read_as_in_training_whatever_their_type(names, values, are_positions, labels):
-    client = SimpleNamespace(class_names=names)
-    assert labels_of(client, Path("own"), values, are_positions) == labels
+    assert labels_of(reader(*names), "own", values, are_positions) == labels
     for unknown in (None, "", 3.5, len(names) + 1, "None"):
         with pytest.raises(SettingError, match="row 0 of own is"):
-            labels_of(client, Path("own"), [unknown], are_positions)
+            labels_of(reader(*names), "own", [unknown], are_positions)
 
 
 def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_path):
     client = reader("cold", "warm")
     pq.write_table(pa.table({"text": ["fine", None, ""], "label": [0, 1, 1]}), tmp_path / "t.parquet")
-    assert [row.source for row in read_labelled(client, tmp_path / "t.parquet")] == ["fine", "", ""]
+    assert [row.source for row in read_inputs(client, [tmp_path / "t.parquet"])] == ["fine", "", ""]
     for name in ("warm/a.txt", "warm/.ipynb_checkpoints/a.txt", "warm/._b.txt", "cold/b.txt"):
         path = tmp_path / "notes" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("some words")
-    found = read_labelled(client, tmp_path / "notes")
+    found = read_inputs(client, [tmp_path / "notes"])
     assert [(row.name, row.label) for row in found] == [("cold/b.txt", 0), ("warm/a.txt", 1)]
     # the classes stand where they did in training
     (tmp_path / "own.csv").write_text("text,stars\nfine,warm\n")
-    assert [row.label for row in read_labelled(client, tmp_path / "own.csv")] == [None]
+    assert [row.label for row in read_inputs(client, [tmp_path / "own.csv"])] == [None]
     named = reader("cold", "warm", label_column="stars")
-    assert [row.label for row in read_labelled(named, tmp_path / "own.csv")] == [1]
+    assert [row.label for row in read_inputs(named, [tmp_path / "own.csv"])] == [1]
