@@ -21,17 +21,16 @@ _names: ContextVar[Mapping[int, str]] = ContextVar("client names", default=NAMEL
 def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
     """The names of clients that have one, by partition: the name that the client sent, else that of its domain.
 
-    Whatever a client sent, names consist of letters, digits and a few signs, on one line and of limited length. If
-    several clients have the same name, they are numbered in the order of their partitions. A name that looks like a
-    client's number is ignored.
+    Equal names are numbered by partition. A name that looks like a client's number is ignored.
 
     Args:
         clients: `partition` and, if known, `name` and `domain`, as in roster.json and identities.
     """
-    printable_names = {client["partition"]: _printable(client) for client in clients}
-    names = {
-        partition: name for partition, name in sorted(printable_names.items()) if name and not _NUMBERED.match(name)
-    }
+    names: dict[int, str] = {}
+    for client in sorted(clients, key=lambda client: client["partition"]):
+        name = plain_client_name(str(client.get("name") or client.get("domain") or ""))
+        if name and not _NUMBERED.match(name):
+            names[client["partition"]] = name
     counts, numbers, taken = Counter(names.values()), Counter[str](), set(names.values())
     for partition, name in names.items():
         if counts[name] > 1:
@@ -42,28 +41,21 @@ def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
     return names
 
 
-def _printable(client: Mapping[str, Any]) -> str:
-    name = client.get("name") or client.get("domain") or ""
-    return plain_client_name(str(name))
-
-
 def plain_client_name(text: str) -> str:
-    """A client's text as a name that is safe in a sentence and in a spreadsheet: it cannot close brackets or quotation
-    marks around it, contain markup or start a formula."""
+    """A client's text as a short name that cannot end a quotation, contain markup or start a formula."""
     letters = "".join(c if c in _SIGNS or unicodedata.category(c)[0] in "LMN" else " " for c in text)
     return one_line(letters.lstrip(_SIGNS), LONGEST_CLIENT_NAME)
 
 
 def use_client_names(names: Mapping[int, str]) -> None:
-    """Set the names that `client_word` uses from now on; the server's side of a run has one list of names at a time."""
+    """Set the names that `client_word` uses from now on."""
     _names.set(names)
 
 
 def client_word(partition: int | str, names: Mapping[int, str] | None = None) -> str:
     """A client for a sentence: `client 3`, followed by its name in brackets if it has one.
 
-    Args:
-        names: from `client_names`; None for those of the current run.
+    `names` come from `client_names`; None stands for those of the current run.
     """
     name = (_names.get() if names is None else names).get(int(partition))
     return f"client {partition} ({name})" if name else f"client {partition}"

@@ -51,8 +51,7 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def _pools() -> ThreadpoolController:
-    """The thread pools of the loaded libraries. Finding them takes milliseconds, and they are loaded with Python
-    modules, so they are searched only if there are more modules than last time."""
+    """The thread pools of the loaded libraries; a search takes milliseconds, so it is repeated only after imports."""
     global _cached_pools
     if _cached_pools is None or _cached_pools[0] != len(sys.modules):
         _cached_pools = len(sys.modules), ThreadpoolController()

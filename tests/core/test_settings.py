@@ -127,7 +127,7 @@ def test_a_value_of_another_type_or_form_is_refused_by_name(name):
 
 @pytest.mark.parametrize(
     "place",
-    [True, "http://host:5000", "postgresql://host/db?sslmode=require", "databricks://profile", "/home/me@work/ml"],
+    [True, "http://host:5000", "postgresql://host/db?sslmode=require", "databricks://profile", "/home/me/ml"],
 )
 def test_where_mlflow_is(place):
     assert taken("mlflow", place) == place
