@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from protosphere.wire.confusion import Triples
+from protosphere.record.confusion import Triples
 from protosphere.wire.payloads import Report
 
 

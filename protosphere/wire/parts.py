@@ -18,16 +18,15 @@ class Part:
         kind: the kind of its values: PrototypeSet, MixtureSet or Weights.
         name: its name in messages; "" for the name of its kind.
         counts: for prototypes and mixtures: whether class counts are included.
-        fewest: for prototypes and mixtures: the smallest number of samples for which a class is sent. If it exceeds 1,
-            class counts may add up to fewer samples than the client has, and there may be no class at all.
+        fewest: for prototypes and mixtures: the smallest number of samples for which a class is sent.
         components: for mixtures: the largest number of components per class; None for any number.
         width: the number of values per prototype, or of variances per mixture component: d, K or a number.
         dtype: the number format of prototypes and of matrices of weights; "" for the run's `wire-dtype`.
         signed: for weights: whether a variance may be negative, as in a change of weights.
         ragged: for weights: whether tensors may be smaller than their layout; their shapes are sent with them.
         disclosure: for weights that are not those of a model: what they disclose about a client, in words.
-        sums: for uploaded prototypes: whether a vector is a sum over samples. Its norm bound is then
-            `max-prototype-norm` times the client's number of samples.
+        sums: for uploaded prototypes: whether a vector is a sum over samples, whose norm bound is multiplied by the
+            client's number of samples.
         factor: for downloaded prototypes: the name of the run's constant by which clients multiply them.
     """
 
@@ -113,11 +112,7 @@ class Exchange:
         return replace(self, up=formatted(self.up), down=formatted(self.down))
 
     def list_disclosures(self, dim: int) -> list[str]:
-        """What the uploads disclose about a client, in words.
-
-        Args:
-            dim: d.
-        """
+        """What the uploads disclose about a client, in words."""
         disclosures = []
         for part in self.up:
             if part.kind == "weights":
