@@ -145,7 +145,7 @@ def only(folder, lines):
         (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: only(f, ""), "holds no finished round"),
-        (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
+        (lambda f: only(f, "3\n"), "a line has no round"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
         (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
         (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
