@@ -252,15 +252,13 @@ class Run:
         if not tensors or round is None or round == about["round"]:
             return tensors, about
         rounds = snapshots.kept_rounds(self.folder)
-        tensors = snapshots.read_round(self.folder, round) if round in rounds else {}
-        if not tensors:
+        if round not in rounds:
             numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(
                 f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds only: {numbers}; "
                 'keep-prototypes = "all" keeps those of every round.'
             )
-        clients = tensors.get("local/clients", torch.empty(0)).unique()
-        return tensors, {"round": round, "clients": len(clients)}
+        return snapshots.read_round(self.folder, round)
 
     @property
     def _results(self) -> Results:

@@ -20,12 +20,9 @@ def device_of(name: str, where: str) -> torch.device:
         return device
     module, kind = torch.get_device_module(device.type), NAMES[device.type]
     count = module.device_count() if module.is_available() else 0
-    if not count:
-        raise SettingError(f'{where} "{name}", but this machine has no {kind}; use "auto" or "cpu".')
     if (device.index or 0) >= count:
         raise SettingError(
-            f'{where} "{name}", but this machine has {count} {kind} device{"s" * (count > 1)}, from {device.type}:0 '
-            'on; use one of those, "auto" or "cpu".'
+            f'{where} "{name}", but this machine has {count or "no"} {kind} devices; use another, "auto" or "cpu".'
         )
     return device
 

@@ -24,7 +24,7 @@ STRICT = ConfigDict(
 )
 
 
-DEALT_BY = ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column", "sites")
+Partition = Literal["iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column", "sites"]
 
 
 def _not_empty(value: str) -> str:
@@ -37,15 +37,6 @@ def device_name(value: str) -> str:
     """A device's name. Raises ValueError if it is none."""
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda', 'mps', 'xpu' or, with a number, 'cuda:<number>'")
-    return value
-
-
-def _partition(value: object) -> object:
-    if value not in DEALT_BY:
-        raise ValueError(
-            f"should be {', '.join(map(repr, DEALT_BY))}; a partition of your own is a column, or an array, with each "
-            "sample's client, which `partition-column` names"
-        )
     return value
 
 
@@ -119,9 +110,8 @@ class Settings(BaseModel):
     for all"""
     forget_after: Count = 0
     """with `min-clients`: rounds of absence after which a client leaves; 0: never"""
-    partition: Annotated[str, BeforeValidator(_partition)] = "dirichlet"
-    """how samples are [divided](data.md#partitions): `iid`, `dirichlet`, `pathological`, `way-shot` (few samples
-    of few classes), `mixed` (the same within a domain), `table`, `column` or `sites` (one data set per client)"""
+    partition: Partition = "dirichlet"
+    """how samples are [divided](data.md#partitions); `way-shot` and `mixed` give a client few samples of few classes"""
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
@@ -329,8 +319,6 @@ class Settings(BaseModel):
                 f"`ensemble-every` is {self.ensemble_every}, but clients are evaluated only every "
                 f"{self.evaluate_every} rounds; make it a multiple of `evaluate-every`"
             )
-        if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
-            raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
         if self.stop_patience and not self.validation_share:
             raise ValueError(
                 f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, so there is no sample to "
@@ -381,7 +369,7 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
         # without a similar name, it may be a method's setting without the method's prefix
-        if "." not in name and name not in shared and (name in GONE or nearest(name, shared)):
+        if "." not in name and name not in shared and nearest(name, shared):
             refuse_unknown([name], shared)
     try:
         Settings.model_validate({name: value for name, value in settings.items() if name in shared})
@@ -405,46 +393,14 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-# removed setting -> its replacement; a row may be removed in the next version
-GONE = {
-    "membership": "clients join and leave in deployments, with `min-clients` and `forget-after`",
-    "meet-clients": "every client says at the start who it is",
-    "min-train-clients": "a round selects the share `fraction-train` of the clients, at least one",
-    "max-norm-ratio": "robust means bound long uploads, such as `fedproto.aggregation` and `weights.aggregation`",
-    "protosphere.outliers": "use `protosphere.aggregation`",
-    "fedcgs.outliers": "use `fedcgs.aggregation`",
-    "shared-test-path": "a simulation sets `shared-test-share` of its samples aside; sites share no test set",
-    "sparsity-dim": "use `tinyproto.sparsity-dim`; `tinyproto-fp` without scaling is FedProto with masks",
-    "stop-min-delta": "`stop-patience` counts any rise of the mean",
-    "server-threads": "the server computes with one thread",
-    "feddistill.outputs": "FedDistill averages probabilities",
-    "privacy-encoder": "use `encoder`",
-    "normalise": "scale the data before the run",
-    "query-timeout": "a node has 30 seconds to say who it is",
-}
-
-
-def refuse_earlier(stored: Mapping[str, Any], place: Path) -> None:
-    """Refuse stored settings of an earlier version. Raises SettingError with the file or folder, and the setting."""
-    is_own_method = plugins.is_plugin(str(stored.get("strategy", "")))
-    for name in sorted(GONE.keys() & stored.keys()):
-        if "." not in name or not is_own_method:
-            raise SettingError(
-                f"{place} is of an earlier version of Protosphere, which had the setting `{name}`; use that version."
-            )
-
-
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse the first unknown name, with its replacement or the most similar name."""
+    """Refuse the first unknown name, with the most similar name."""
     allowed = list(allowed)
     for name in names:
-        if name in allowed:
-            continue
-        if name in GONE:
-            raise SettingError(f"setting `{name}` was removed: {GONE[name]}; take it out.")
-        raise SettingError(
-            f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
-        )
+        if name not in allowed:
+            raise SettingError(
+                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
+            )
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from protosphere.core.files import (
     write_tensors,
 )
 from protosphere.core.home import results_root, stores
-from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, refuse_earlier, shown
+from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
@@ -96,11 +96,6 @@ class RunFolder:
             SettingError: there is no such run, it has no checkpoint, or a setting differs that must not change.
         """
         folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
-        if not is_run_name(folder.name):
-            raise SettingError(
-                f"cannot resume {folder.path}: clients keep their models under the folder's name, which is not a valid "
-                "run name; rename it back."
-            )
         if not (folder.path / CHECKPOINT).exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
         if differing := difference(folder.settings(), run_config, MAY_DIFFER_ON_RESUME, as_of_today):
@@ -151,13 +146,8 @@ class RunFolder:
     # --- JSON files -----------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The settings that the run was started with. Raises SettingError for those of an earlier version."""
-        settings = self._read_json(SETTINGS, dict)
-        if "digest" in settings:
-            # each JSON file of format 3 had one
-            raise SettingError(f"{self.path} is of an earlier version of Protosphere; use that version.")
-        refuse_earlier(settings, self.path)
-        return settings
+        """The settings that the run was started with."""
+        return self._read_json(SETTINGS, dict)
 
     def set_end(self, rounds: int, settings: Settings) -> None:
         """Store when the run is to end, for a later resume."""
@@ -356,9 +346,7 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     if name.isdecimal() and (folder := find_flower_run(name, root)):
         return folder.resolve()
     if any((path / "comparison.json").exists() for path in places):
-        raise SettingError(
-            f"setting `resume` is {shown(name)}, a comparison, which `protosphere compare --resume` continues."
-        )
+        raise SettingError(f"{shown(name)} is a comparison, which `protosphere compare --resume` continues.")
     raise SettingError(
         f"setting `resume` is {shown(name)}, but no run with a {SETTINGS} is there or in {root}; give a run's folder, "
         'its name in the results folder, its number in `flwr ls`, or "latest".'

@@ -26,16 +26,11 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The messages of a round that ask for training, or those that ask for an evaluation.
+    """The messages of a round that ask for training, or those that ask for an evaluation."""
 
-    Attributes:
-        replies: in partition order. sent: partition -> the size of the message to it.
-        seconds: the time from the first message to the last reply.
-    """
-
-    replies: Sequence[Reply]
-    sent: Mapping[int, Bytes]
-    seconds: float
+    replies: Sequence[Reply]  # in partition order
+    sent: Mapping[int, Bytes]  # partition -> the size of the message to it
+    seconds: float  # from the first message to the last reply
 
     @property
     def bytes_up(self) -> Bytes:

@@ -94,23 +94,21 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
 
 
 def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Load the newest round's prototypes; both values are empty if there are none. SettingError if unreadable."""
-    path = folder / NEWEST
-    if not path.exists():
-        return {}, {}
+    """Load the newest round's prototypes, and the numbers about them; both are empty if there are none."""
+    return _read(folder / NEWEST) if (folder / NEWEST).exists() else ({}, {})
+
+
+def read_round(folder: Path, number: int) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Load the prototypes of a round of `kept_rounds`, and the numbers about them."""
+    return _read(_file(folder, number))
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
     try:
         tensors, metadata = read_tensors(path)
         return tensors, {name: int(value) for name, value in metadata.items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise SettingError(f"the prototypes in {path} cannot be read ({error}); remove the file.") from None
-
-
-def read_round(folder: Path, number: int) -> dict[str, Tensor]:
-    """Load the tensors of a round, named as in `snapshot`; empty if the file is missing or unreadable."""
-    try:
-        return read_tensors(_file(folder, number))[0]
-    except (OSError, SafetensorError):
-        return {}
 
 
 def kept_rounds(folder: Path) -> list[int]:

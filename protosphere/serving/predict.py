@@ -17,7 +17,7 @@ from protosphere.client_app.store import FORMAT, Store, StoreError, lay_out, new
 from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, refuse_earlier
+from protosphere.core.settings import RECEIVED, device_name, full_encoder_name
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
 from protosphere.data.forms.images import resized, too_deep
 from protosphere.models.text import Tokens
@@ -142,7 +142,6 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         ModelError: the model cannot be built here.
     """
     about = _description(folder)
-    refuse_earlier(about["settings"], folder)
     settings = unpacked(about["settings"])
     encoder = full_encoder_name(encoder)
     encoders = [] if encoder else [("encoder", encoder_of(about, settings))]

@@ -37,14 +37,10 @@ NPY = 10  # bytes of an .npy file before its header: magic, version, the header'
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a received payload, besides its parts.
+    """The limits of a received payload, besides its parts."""
 
-    Attributes:
-        max_norm: the largest Euclidean norm of a vector or tensor. It is absolute, so that no majority can change it.
-        layouts: part -> names and shapes of its weights; for a ragged part, the largest shapes.
-    """
-
-    max_norm: float
+    max_norm: float  # the largest norm of a vector or tensor; it is absolute, so that no majority can change it
+    # part -> names and shapes of its weights; for a ragged part, the largest shapes
     layouts: Mapping[str, Layout] = field(default_factory=dict)
 
 
@@ -112,17 +108,13 @@ def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
         CodecError: names the first row that the format cannot hold.
     """
     target = DTYPES[dtype or "float32"]
-    for row in (~rows.isfinite()).any(dim=1).nonzero().flatten().tolist():
-        raise CodecError(
-            f"{names[row]} holds NaN or infinity; the training that made it has diverged, so lower the learning-rate"
-        )
     largest = torch.finfo(target).max
-    for row in (rows.abs().double() > largest).any(dim=1).nonzero().flatten().tolist():
-        remedy = "choose the wire-dtype float32" if target == torch.float16 else "lower the learning-rate"
-        value = float(rows[row].abs().max())
-        raise CodecError(
-            f"{names[row]} holds {value:.6g}, beyond {largest:.6g}, the largest number of {dtype}; {remedy}"
-        )
+    # a comparison with NaN is false
+    fits = rows.abs().double() <= largest
+    for row in (~fits).any(dim=1).nonzero().flatten().tolist():
+        value = float(rows[row][~fits[row]][0])
+        remedy = "choose the wire-dtype float32, or lower" if target == torch.float16 else "lower"
+        raise CodecError(f"{names[row]} holds {value:.6g}, beyond {largest:.6g}; {remedy} the learning-rate")
     return rows.to(torch.float32, copy=True).to(target)
 
 

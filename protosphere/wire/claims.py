@@ -9,8 +9,6 @@ from typing import Literal
 from protosphere.core.client_names import client_word
 from protosphere.wire.payloads import Identity, Payload, class_vectors
 
-ClientWeights = Literal["samples", "equal"]
-
 
 def claimed_samples(identities: Mapping[int, Identity]) -> dict[int, int]:
     """Partition -> the claimed number of training samples, for claims above 0."""
@@ -60,7 +58,7 @@ class CappedSampleCounts:
         self,
         identities: Mapping[int, Identity],
         ratio: float,
-        client_weights: ClientWeights,
+        client_weights: Literal["samples", "equal"],
         present: Collection[int] | None = None,
     ):
         self._ratio, self._equal = ratio, client_weights == "equal"

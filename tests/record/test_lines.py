@@ -151,9 +151,7 @@ TRAINED = [
     trained(4, problem="upload dropped: a vector holds NaN", dropped=True),
 ]
 
-
 EVALUATED = [evaluated(0, 9), evaluated(1, 1), evaluated(2), evaluated(4, refused="confusion dropped: bad")]
-
 
 SENT = {partition: Bytes(400, 700) for partition in range(5)}
 
@@ -285,13 +283,11 @@ def test_the_console_line_of_a_round(rule, more, rounds, seconds, text):
 
 # --- what is taken for what -----------------------------------------------------------------------------------
 
-
 COUNTS = {
     0: [[0, 0, 3], [0, 1, 1], [1, 1, 2]],
     1: [[0, 1, 4], [1, 0, 1], [1, 1, 1]],
     2: [[0, 0, 5]],
 }
-
 
 MODELS = {0: "a", 1: "b", 2: "a"}
 
@@ -334,9 +330,7 @@ def test_where_counts_do_not_tell_there_is_none():
 
 # --- the table of clients ---------------------------------------------------------------------------------------
 
-
 THIRD = 1 / 3
-
 
 LINE = {
     "round": 7,
@@ -351,7 +345,6 @@ LINE = {
     "problems": {"3": "late"},
     "time": {"round": 0.1, "train": {"0": 0.25}},
 }
-
 
 ROSTER = [
     {"partition": 0, "model": "cnn", "name": "north"},

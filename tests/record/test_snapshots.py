@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record import snapshots
@@ -64,7 +65,8 @@ def test_the_newest_round_is_kept_and_where_asked_every_round_that_was_not_run_a
         save(tmp_path, tensors_of(number), {"round": number}, every=True)
     save(tmp_path, tensors_of(9), {"round": 3}, every=True)
     assert kept_rounds(tmp_path) == [2, 3]
-    assert torch.equal(read_round(tmp_path, 3)["global/vectors"], tensors_of(9)["global/vectors"])
+    assert torch.equal(read_round(tmp_path, 3)[0]["global/vectors"], tensors_of(9)["global/vectors"])
     assert torch.equal(newest(tmp_path)[0]["global/vectors"], tensors_of(9)["global/vectors"])
     snapshots._file(tmp_path, 2).write_text("x")
-    assert read_round(tmp_path, 2) == read_round(tmp_path, 8) == {}
+    with pytest.raises(SettingError, match=r"round-000002.* cannot be read"):
+        read_round(tmp_path, 2)
