@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,19 +12,15 @@ from protosphere.core.text import one_line
 LONGEST_CLIENT_NAME = 60  # characters
 _SIGNS = " -_.,:/&+'’…"  # allowed besides letters and digits of any alphabet
 NAMELESS: Mapping[int, str] = {}
-_MOST_JOINED = 3  # most names listed for one client
 _NUMBERED = re.compile(r"client\W*\d", re.IGNORECASE)  # names that could be mistaken for a numbered client
 # of the run that this thread serves; the next run starts with an empty roster
 _names: ContextVar[Mapping[int, str]] = ContextVar("client names", default=NAMELESS)
 
 
 def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """The names of clients that have one, by partition: the name that the client sent, else that of its domain.
+    """The names of clients that have one, by partition: its `name`, else its `domain`, as in roster.json.
 
     Equal names are numbered by partition. A name that looks like a client's number is ignored.
-
-    Args:
-        clients: `partition` and, if known, `name` and `domain`, as in roster.json and identities.
     """
     names: dict[int, str] = {}
     for client in sorted(clients, key=lambda client: client["partition"]):
@@ -64,10 +60,3 @@ def client_word(partition: int | str, names: Mapping[int, str] | None = None) ->
 def client_label(partition: int, names: Mapping[int, str]) -> str:
     """A client's name for a column; `client 3` if it has none."""
     return names.get(partition) or f"client {partition}"
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Join several names into one: the first few, and how many more there are."""
-    more = f" + {len(names) - _MOST_JOINED} more" if len(names) > _MOST_JOINED else ""
-    room = LONGEST_CLIENT_NAME - len(more)
-    return one_line(", ".join(map(plain_client_name, names[:_MOST_JOINED])), room) + more

@@ -5,8 +5,6 @@ from torch import Tensor
 
 from protosphere.core.errors import SettingError
 
-NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # names of accelerators in messages
-
 
 def device_of(name: str, where: str) -> torch.device:
     """The device with a name that settings allow; "auto" is CUDA if available, else the CPU.
@@ -18,7 +16,7 @@ def device_of(name: str, where: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cpu":
         return device
-    module, kind = torch.get_device_module(device.type), NAMES[device.type]
+    module, kind = torch.get_device_module(device.type), device.type.upper()
     count = module.device_count() if module.is_available() else 0
     if (device.index or 0) >= count:
         raise SettingError(

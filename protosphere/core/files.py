@@ -18,9 +18,6 @@ from torch import Tensor
 
 from protosphere.core.errors import SettingError
 
-SYNCS_AT_ONCE = 16
-
-
 # --- writing whole or not at all -------------------------------------------------------------------------------
 
 
@@ -56,7 +53,7 @@ class Unsettled:
         paths, self.paths = self.paths, set()
         # it may have been replaced or deleted since
         paths = {path for path in paths if path.exists()}
-        with ThreadPoolExecutor(SYNCS_AT_ONCE) as threads:
+        with ThreadPoolExecutor(16) as threads:
             list(threads.map(sync, paths))
             list(threads.map(_sync_folder, {path.parent for path in paths}))
 
@@ -74,8 +71,7 @@ def _sync_folder(folder: Path) -> None:
 def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
     """A temporary file that replaces `path` when it is complete and on the disk; after an error, it is deleted.
 
-    Args:
-        may_wait: whether it may be flushed later, by `unsettled.settle`.
+    A file that `may_wait` may be flushed later, by `unsettled.settle`.
     """
     # random, because process ids may be equal in containers with a shared folder
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -104,11 +100,7 @@ def refuse_link(folder: Path) -> None:
 def folder_lock(folder: Path, what: str) -> Iterator[None]:
     """Lock a run's or a comparison's folder; the system releases the lock when the process ends.
 
-    Args:
-        what: the likely holder in the message: "a run".
-
-    Raises:
-        SettingError: another process holds the lock, or the folder cannot be written.
+    `what` is the likely holder ("a run") in the SettingError if another process holds the lock.
     """
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -147,8 +139,7 @@ class DamagedError(OSError):
 def read_lines(path: Path) -> Iterator[Any]:
     """Read the values of a file of JSON lines one at a time; an incomplete last line is skipped.
 
-    Raises:
-        OSError: the file cannot be read, or a line is no JSON (DamagedError, which names it).
+    Raises DamagedError for a line that is no JSON.
     """
     with path.open("rb") as file:
         # split at "\n" only: a flipped bit may turn a letter into another line separator
@@ -169,11 +160,7 @@ NAME = "file"  # key of the name, without its suffix, under which a file was wri
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors and text metadata as one safetensors file. With the key NAME, it is refused under any other name.
-
-    Raises:
-        OSError, SafetensorError: it cannot be written.
-    """
+    """Write tensors and text metadata as one safetensors file. With the key NAME, it is refused under another name."""
     texts = dict(metadata or {})
     cpu_tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     texts[DIGEST] = _digest(cpu_tensors, texts)

@@ -28,11 +28,7 @@ class UntriedFlowerError(RuntimeError):
 
 
 def fleet_transport() -> str:
-    """The protocol of the installed Flower's SuperNodes: `grpc` or `http`.
-
-    Raises:
-        UntriedFlowerError: this version of Flower was not tested.
-    """
+    """The protocol of the installed Flower's SuperNodes: `grpc` or `http`. Raises UntriedFlowerError."""
     first, second = (int(number) for number in minor_name().split("."))
     if not OLDEST <= (first, second) <= NEWEST:
         known_versions = " to ".join(".".join(map(str, pair)) for pair in (OLDEST, NEWEST))
@@ -162,12 +158,7 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
 
     Flower builds a reply from objects that a client wrote, and an error would cost all other replies of the request.
     So all replies are requested at once, but Flower builds them one at a time. Over gRPC (1.39), each is requested.
-
-    Args:
-        message_ids: the caller may remove ids that were returned.
-
-    Raises:
-        httpx.HTTPError: the SuperLink does not answer.
+    Raises httpx.HTTPError if the SuperLink does not answer.
     """
     if is_simulated(grid):
         for message in list(grid.pull_messages(message_ids)):

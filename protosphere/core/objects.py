@@ -52,11 +52,7 @@ def find(name: str) -> object:
 
 
 def refuse_objects(settings: Mapping[str, Any], reason: str) -> None:
-    """Refuse objects for a run with other processes, which lack them.
-
-    Args:
-        reason: which processes; it continues "but" in the SettingError.
-    """
+    """Refuse objects for a run with other processes; `reason` names these, and continues "but" in the SettingError."""
     for setting, file in FILES.items():
         for name in str(settings.get(setting, "")).split(","):
             if is_object(name.strip()):

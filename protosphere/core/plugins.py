@@ -64,13 +64,9 @@ def digest(name: str) -> str:
 
 
 def load(name: str, usual: str) -> object:
-    """Load the object that a name refers to.
+    """Load the object that a name refers to; `usual` is its name in a file, if none is given.
 
-    Args:
-        usual: the name in a file, if none is given.
-
-    Raises:
-        ModelError: there is no such file, module or name, or its code fails.
+    Raises ModelError if there is no such file, module or name, or its code fails.
     """
     if objects.is_object(name):
         return objects.find(name)

@@ -355,8 +355,7 @@ MAY_DIFFER_ON_RESUME = frozenset(
 def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Build `kind` (a pydantic model or dataclass) from settings named with dashes.
 
-    Raises:
-        SettingError: names the first invalid setting, its value and what is allowed.
+    Raises SettingError with the first invalid setting, its value and what is allowed.
     """
     try:
         return kind(**values)

@@ -17,8 +17,7 @@ def rows_of_run(
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of each round, in partition order, from the lines of metrics.jsonl and the entries of roster.json.
 
-    Args:
-        rule: the run's own inference rule, whose accuracies have their own columns.
+    The accuracies of `rule`, the run's own inference rule, have their own columns.
     """
     models = {entry["partition"]: entry["model"] for entry in roster}
     names = client_names(roster)

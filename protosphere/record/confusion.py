@@ -25,11 +25,7 @@ def width(num_classes: int) -> int:
 def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, right: int) -> Triples:
     """Check the counts of an evaluation and return them as triples.
 
-    Args:
-        samples, right: the evaluation's own numbers for the same samples and rule.
-
-    Raises:
-        MessageError: the counts do not fit the number of classes, or contradict the evaluation.
+    Raises MessageError if they contradict the evaluation's own numbers of samples, and of those that are `right`.
     """
     columns = width(num_classes)
     if len(counts) != num_classes * columns:
@@ -38,16 +34,13 @@ def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, r
         raise MessageError(f"the confusion is of {sum(counts)} samples, and the evaluation of {samples}")
 
     triples = []
-    correct = 0
     for place, count in enumerate(counts):
-        if not count:
-            continue
         true, predicted = divmod(place, columns)
         if columns != num_classes:
             predicted = OTHER if predicted else true
-        if predicted == true:
-            correct += count
-        triples.append([true, predicted, count])
+        if count:
+            triples.append([true, predicted, count])
+    correct = sum(count for true, predicted, count in triples if true == predicted)
     if correct != right:
         raise MessageError(f"the confusion has {correct} samples right, and the evaluation {right}")
     return triples
@@ -55,11 +48,7 @@ def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, r
 
 def confusion_figures(counts: Mapping[int, Triples], rule: str, models: Mapping[int, str]) -> dict[str, Any]:
     """`confusion` of a line: sums by architecture and, for few clients, the counts of each client; empty if no client
-    reported any.
-
-    Args:
-        counts: partition -> counts. models: partition -> architecture.
-    """
+    reported any. Counts and models (architectures) are by partition."""
     if not counts:
         return {}
     by_model: dict[str, list[Triples]] = {}

@@ -59,10 +59,7 @@ class RunFolder:
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
         """Make a new folder, and that of the clients' stores. Its name ends in random digits, because clients on all
-        machines store their models under it.
-
-        Raises:
-            SettingError: a folder cannot be written.
+        machines store their models under it. Raises SettingError.
         """
         root = results_root(settings.results_dir)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time()))
@@ -71,12 +68,8 @@ class RunFolder:
         folder = cls(root / f"{plain_name(base_name, LONGEST_NAME)}-{secrets.token_hex(4)}")
         with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
-            folder.path.mkdir()
-        try:
             folder.make_stores()
-        except SettingError:
-            folder.path.rmdir()
-            raise
+            folder.path.mkdir()
         folder._write_json(SETTINGS, dict(run_config))
         return folder
 
@@ -87,13 +80,9 @@ class RunFolder:
         run_config: Mapping[str, Any],
         as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> "RunFolder":
-        """Open the folder that `resume` names (see `find_run`).
+        """Open the folder that `resume` names; `as_of_today` is as for `difference`.
 
-        Args:
-            as_of_today: converts stored settings to those that this version would store.
-
-        Raises:
-            SettingError: there is no such run, it has no checkpoint, or a setting differs that must not change.
+        Raises SettingError if there is no such run, it has no checkpoint, or a setting differs that must not change.
         """
         folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
         if not (folder.path / CHECKPOINT).exists():
@@ -210,10 +199,9 @@ class RunFolder:
                 file.write(_as_text(further_line))
 
     def lines(self, with_clients: bool = True) -> list[Line]:
-        """All complete lines of metrics.jsonl; without their metrics by client, which may be large, if asked.
+        """All complete lines of metrics.jsonl, with their metrics by client, which may be large, or without.
 
-        Raises:
-            SettingError: the lines cannot be read, or some are missing.
+        Raises SettingError if a line is damaged or missing.
         """
         # read before the lines: a run that ends meanwhile then has more lines, not fewer
         last_round = -1
@@ -260,8 +248,7 @@ class RunFolder:
     def truncate(self, last_round: int) -> None:
         """Drop everything after the line of `last_round`: later rounds are run again.
 
-        Raises:
-            SettingError: a line up to there is missing, so that the run would be incomplete.
+        Raises SettingError if a line up to there is missing.
         """
         rounds = [line["round"] for line in self.each_line() if line["round"] <= last_round]
         if rounds != list(range(last_round + 1)):
@@ -328,12 +315,7 @@ class RunFolder:
 def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     """The folder of a run, by its path, its name in the results folder, `latest`, or its number in Flower.
 
-    Args:
-        resumes: whether `latest` means the run that was started or resumed last; otherwise it is the newest of these
-            with a checkpoint.
-
-    Raises:
-        SettingError: there is none, or the run to resume has no finished round.
+    `latest` is the newest run with a checkpoint; one that `resumes` must be the newest of all. Raises SettingError.
     """
     root = results_root(results_dir)
     if name == "latest":

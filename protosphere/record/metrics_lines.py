@@ -64,11 +64,7 @@ def empty_line(number: int) -> Line:
 
 
 def training_line(number: int, exchanged: Exchanged, server: Mapping[str, Any], ratio: float = math.inf) -> Line:
-    """The line of a round's training: metrics over clients and by client, bytes and seconds.
-
-    Args:
-        server: the server's figures from the aggregation.
-    """
+    """The line of a round's training: metrics over clients, by client and of the `server`, bytes and seconds."""
     line = empty_line(number)
     reports = exchanged.reports()
     trainings = {partition: report.training for partition, report in reports.items() if report.training}
@@ -103,13 +99,11 @@ def add_evaluation(
     identities: Mapping[int, Identity] | None = None,
     counts_payload: bool = False,
 ) -> None:
-    """Add the evaluation of a round to its line, by domain as well if clients name their domains. `capped` lists the
-    partitions whose number of test samples was capped.
+    """Add the evaluation of a round to its line, by domain as well if clients name their domains.
 
     Args:
         rule: the run's own inference rule.
-        counts_payload: whether the payload of these messages counts as training: if a method sends a download only
-            once, the evaluation may be the first to bring it.
+        counts_payload: whether the payload of these messages counts as training, because it is sent only once.
     """
     identities = identities or {}
     sizes = line["bytes"]
@@ -195,12 +189,10 @@ def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math
 
 
 def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[str, dict[str, Any]]:
-    """Accuracy by rule and split, over clients.
+    """Accuracy over clients: rule -> split -> metrics. A split without samples is missing.
 
-    Returns:
-        rule -> split -> mean (weighted by capped numbers of samples), plain_mean, std (over clients), worst,
-        worst_tenth (mean of the worst tenth of clients, at least one), clients (how many) and rows (their samples,
-        capped). A split without samples is missing.
+    `mean` is weighted by capped numbers of samples, whose sum is `rows`; `std` is over clients, and `worst_tenth` the
+    mean of the worst tenth of them, at least one.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}
@@ -228,12 +220,7 @@ def _cap(samples: Mapping[int, int], ratio: float) -> dict[int, float]:
 
 
 def _summarise(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
-    """The metrics of one rule and split.
-
-    Args:
-        counts_by_client: client -> correct predictions and samples.
-        shares: client -> the accepted share of its samples, if they were capped.
-    """
+    """The metrics of one rule and split, from (correct predictions, samples) and the accepted share of samples."""
     accuracies = sorted(right / samples for right, samples in counts_by_client.values())
     plain_mean = math.fsum(accuracies) / len(accuracies)
     tenth = accuracies[: max(1, len(accuracies) // 10)]
@@ -264,12 +251,7 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], is_last: bool = False) -> str:
-    """The console line of a round, as `LEGEND` explains.
-
-    Args:
-        seconds: the wall-clock seconds of this process's rounds so far, newest last.
-        is_last: whether no round follows, even if the run ends before `rounds`.
-    """
+    """The console line of a round, as `LEGEND` explains, with the `seconds` of this process's rounds, newest last."""
     number = line["round"]
     parts = [f"round {number:>{len(str(rounds))}}/{rounds}"]
     test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")

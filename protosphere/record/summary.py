@@ -37,7 +37,6 @@ def summarise(
     Args:
         rule: the run's main inference rule.
         written: the settings in the run's folder.
-        companion: from `companions`.
         stopped: what ended the run before its last round.
         each_line: reads the lines again with metrics by client, if `lines` lack them.
     """
@@ -119,22 +118,12 @@ def headlines(
 ) -> dict[str, dict[str, float | int | None]]:
     """The run's results by rule, from the lines of metrics.jsonl.
 
-    Round 0, before training, is never selected; ties go to the latest round. `selected` and `best` are chosen from
-    `rounds_to_choose_from`. Arguments are those of `outcome`.
-
-    Returns:
-        rule -> dict with
-        selected, selected_round: test mean at the evaluation with the best validation mean; None without validation
-            samples.
-        best: the highest test mean of any evaluation (TinyProto's); chosen on the test set, as in the papers, like the
-            next three.
-        client-best, client-best-unweighted: the mean of every client's own best, weighted by test samples or unweighted
-            (ProtoNorm's).
-        last-5: the mean of the last five evaluations, or of as many as there are (FedPAGR's). These are None before the
-            first evaluation of trained models.
-        final, final-unweighted: the last evaluation, weighted or unweighted (GFPL and PFPL average so).
-        worst: the worst client's accuracy at the evaluation of selected, else of final.
-        clients: the largest number of clients evaluated in the rounds that could be selected.
+    Round 0, before training, is never selected; ties go to the latest round. `selected` is the test mean at the best
+    validation mean, `best` the highest test mean (TinyProto's); both are chosen from `rounds_to_choose_from`.
+    `client-best` is the mean of every client's own best, by test samples or unweighted (ProtoNorm's), `last-5` that of
+    the last five evaluations (FedPAGR's), `final` the last one (GFPL's and PFPL's are unweighted). `worst` is the worst
+    client's accuracy at `selected`, else at `final`; `clients` the most that were evaluated in a round to choose from.
+    Arguments are those of `outcome`. What there is no evaluation for is None.
     """
     evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))

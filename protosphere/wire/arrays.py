@@ -48,10 +48,9 @@ class Limits:
 
 
 def encode(payload: Payload, parts: Sequence[Part] = ()) -> ArrayRecord:
-    """Encode a payload as arrays. Parts that the method does not declare are encoded by the defaults of their kind.
+    """Encode a payload as arrays; parts that the method does not declare are encoded by the defaults of their kind.
 
-    Raises:
-        CodecError: a value that the number format cannot hold.
+    Raises CodecError for a value that the number format cannot hold.
     """
     declared = {part.name: part for part in parts}
     arrays: dict[str, Array] = {}
@@ -99,14 +98,7 @@ def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tenso
 
 
 def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
-    """Convert rows (k, w) to a number format.
-
-    Args:
-        names: names of the rows, as a sentence begins.
-
-    Raises:
-        CodecError: names the first row that the format cannot hold.
-    """
+    """Convert rows (k, w) to a number format. A CodecError begins with the name of a row that it cannot hold."""
     target = DTYPES[dtype or "float32"]
     largest = torch.finfo(target).max
     # a comparison with NaN is false
@@ -124,11 +116,7 @@ def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
 def decode(
     record: ArrayRecord, parts: Sequence[Part], num_classes: int, dim: int, limits: Limits
 ) -> dict[str, PartValue]:
-    """Check a received payload and return it as tensors on the CPU.
-
-    Raises:
-        MessageError: names what is wrong.
-    """
+    """Check a received payload and return it as tensors on the CPU. A MessageError says what is wrong."""
     fields = {part.name: _list_fields(part) for part in parts}
     expected = sorted(f"{name}.{field_name}" for name, names in fields.items() for field_name in names)
     if sorted(record) != expected:

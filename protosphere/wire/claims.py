@@ -42,16 +42,10 @@ def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> M
 
 
 class CappedSampleCounts:
-    """The clients of a run with their capped numbers of training samples.
+    """The clients of a run: `identities` by partition, with capped training samples and class counts.
 
-    Attributes:
-        identities: partition -> the identity, with training samples and class counts after capping (or, with "equal",
-            scaled to the median).
-
-    Args:
-        ratio: the largest weight of a client, in multiples of the median of the clients that are present.
-        client_weights: "samples", or "equal": the median for every client.
-        present: the current members; all clients by default.
+    `ratio` is the largest weight of a client, in multiples of the median of the clients that are `present` (by default
+    all). With "equal", every client has the median.
     """
 
     def __init__(

@@ -18,11 +18,7 @@ def layout_lines(part: str, layout: Layout) -> list[str]:
 
 
 def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
-    """Inverse of `layout_lines`, for all parts of a client.
-
-    Raises:
-        MessageError: a line has another form, names do not ascend, or there are too many lines or values.
-    """
+    """Inverse of `layout_lines`, for all parts of a client. Raises MessageError."""
     if len(lines) > MOST_LINES:
         raise MessageError(f"the layout has {len(lines)} tensors, at most {MOST_LINES} are agreed")
     tensors_by_part: dict[str, list[tuple[str, tuple[int, ...]]]] = {}

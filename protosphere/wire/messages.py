@@ -1,14 +1,10 @@
 """Converts values to Flower records and back. A message holds at most three records, which a test checks:
 
     config   ConfigRecord  what the message is about, by plain names
-    arrays   ArrayRecord   "<part>.<field>": the method's parts, see arrays.py
-    metrics  MetricRecord  "<part>.<name>": numbers
+    arrays   ArrayRecord   "<part>.<field>": the method's parts (arrays.py), and `ensemble` if it is measured
+    metrics  MetricRecord  "<part>.<name>": `constants`, or a report's `training`, `loss`, `evaluation`, `correct`
 
-If a user's own ServerApp has made the strategy, each message to a client has a fourth record: `settings`, a
-ConfigRecord, since the client's run configuration does not contain them.
-
-The server sends an instruction (metrics: `constants`). A client sends an identity (config only) or a report (metrics:
-`training`, `loss`, `evaluation`, `correct`; arrays: the method's parts, and `ensemble` if it is measured).
+If a user's own ServerApp has made the strategy, messages to clients also hold the record `settings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,8 +111,7 @@ def decode_instruction(
 ) -> Instruction:
     """Client side of `encode_instruction`; `trains` says whether the message asks for training or an evaluation.
 
-    Raises:
-        MessageError: a record is missing, unknown or malformed.
+    Raises MessageError if a record is missing, unknown or malformed.
     """
     check_records(records, CONFIG, ARRAYS, METRICS, SETTINGS)
     config = _read_config(records, OF_INSTRUCTION)
@@ -200,10 +195,7 @@ def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
 
 def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
     """Server side of `encode_report`. The upload and the ensemble's probabilities are returned undecoded: if they are
-    unusable they are dropped, but the report's metrics still count.
-
-    Raises:
-        MessageError: the reply as a whole is unusable.
+    unusable they are dropped, but the report's metrics still count. Raises MessageError.
     """
     check_records(records, CONFIG, ARRAYS, METRICS)
     config = _read_config(records, OF_REPORT)
@@ -259,11 +251,7 @@ def _make_sendable(value: Any) -> Any:
 
 
 def decode_identity(records: RecordDict) -> Identity:
-    """Server side of `encode_identity`.
-
-    Raises:
-        MessageError: a field is missing, has the wrong type or an invalid value.
-    """
+    """Server side of `encode_identity`. Raises MessageError for a missing or invalid field."""
     check_records(records, CONFIG)
     values = _read_config(records, OF_IDENTITY)
     labels, counts, rows = values["classes"], values["class_counts"], values["rows"]
