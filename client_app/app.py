@@ -142,7 +142,7 @@ def _client_of(context: Context) -> Client:
         if next(iter(_clients), key)[0] != context.run_id:
             _clients.clear()
         client = _clients[key] = new_client(context)
-        _clients.shrink(MOST_BYTES, least=1)
+        _clients.shrink(MOST_BYTES)
     return client
 
 

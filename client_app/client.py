@@ -373,7 +373,7 @@ class Client:
     def _keep_state(self, run: str, made_in: int, state: ClientState) -> None:
         state.forget()
         _states[run, self.partition, self.device] = made_in, state
-        _states.shrink(self.settings.state_memory << 20, least=1)
+        _states.shrink(self.settings.state_memory << 20)
 
     def _read_download(self, instruction: Instruction) -> Payload | None:
         """The download of the message, or the stored one if the method sends it only once."""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from protosphere.wire.confusion import width
+from protosphere.record.confusion import width
 
 
 def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:

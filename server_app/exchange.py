@@ -16,17 +16,16 @@ from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
+from protosphere.record.confusion import confusion_triples
 from protosphere.record.replies import Bytes, Reply
 from protosphere.server_app.ensemble import decode_answers
 from protosphere.strategies.user_method import FAILED
 from protosphere.wire.arrays import Limits, decode, value_bytes
 from protosphere.wire.checks import ARRAYS
-from protosphere.wire.confusion import confusion_triples
 from protosphere.wire.layouts import read_layouts
-from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report
+from protosphere.wire.messages import ENSEMBLE, MessageError, count_bytes, decode_report
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity, Payload, Report, class_vectors
-from protosphere.wire.sizes import bytes_by_part
 
 POLL = (0.02, 0.5)  # seconds between two pulls: they grow from the first to the second
 LATE = "no reply in time"
@@ -150,7 +149,7 @@ def size_of(records: RecordDict) -> Bytes:
     """The size of a message in either direction."""
     arrays = records.get(ARRAYS)
     payload = value_bytes(arrays, without=(ENSEMBLE,)) if isinstance(arrays, ArrayRecord) else 0
-    return Bytes(payload, sum(bytes_by_part(records).values()))
+    return Bytes(payload, count_bytes(records))
 
 
 def checked_reply(message: Message | str, partition: int, context: ReplyContext, *, simulated: bool = False) -> Reply:

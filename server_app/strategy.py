@@ -26,7 +26,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
-from protosphere.record import provenance, snapshots
+from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
     MAJORITY,
@@ -258,7 +258,6 @@ class PrototypeStrategy(Strategy):
             self.state.group_names = self.half.group_names
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(roster.as_json())
-        provenance.note(self.folder.path)
 
     def summary(self) -> None:
         """Print what is about to run."""

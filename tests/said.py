@@ -18,8 +18,6 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 
-from protosphere.record.provenance import machine
-
 ATEN = torch.ops.aten
 # scalars, shapes that depend on values, and solvers that look whether they could
 WAITING = (ATEN._local_scalar_dense, ATEN.equal, ATEN.nonzero, ATEN.masked_select, ATEN._unique2, ATEN.unique_dim)
@@ -108,8 +106,6 @@ class Saying(TorchFunctionMode):
 
     def __enter__(self):
         Said.saying = self
-        # a run asks once a process what the machine has, and the device's name is no part of what is said
-        machine()
         there = {"is_available": True, "device_count": 1}
         backend = getattr(torch, self.device.type)
         self._patches = [patch.object(backend, name, lambda answer=answer: answer) for name, answer in there.items()]

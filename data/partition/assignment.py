@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.core.client_names import joined_names
+from protosphere.core.client_names import plain_client_name
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.core.home import home
@@ -115,7 +115,7 @@ def name_of(spec: DataSpec, data: Samples, rows: np.ndarray) -> str:
     names = data.site_names if spec.partition == COLUMN else data.domain_names
     if sites is None or not names:
         return ""
-    return joined_names([names[number] for number in np.unique(sites[rows])])
+    return plain_client_name(", ".join(names[number] for number in np.unique(sites[rows])))
 
 
 # --- the work --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,26 +12,21 @@ from protosphere.core.text import one_line
 LONGEST_CLIENT_NAME = 60  # characters
 _SIGNS = " -_.,:/&+'’…"  # allowed besides letters and digits of any alphabet
 NAMELESS: Mapping[int, str] = {}
-_MOST_JOINED = 3  # most names listed for one client
 _NUMBERED = re.compile(r"client\W*\d", re.IGNORECASE)  # names that could be mistaken for a numbered client
 # of the run that this thread serves; the next run starts with an empty roster
 _names: ContextVar[Mapping[int, str]] = ContextVar("client names", default=NAMELESS)
 
 
 def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """The names of clients that have one, by partition: the name that the client sent, else that of its domain.
+    """The names of clients that have one, by partition: its `name`, else its `domain`, as in roster.json.
 
-    Whatever a client sent, names consist of letters, digits and a few signs, on one line and of limited length. If
-    several clients have the same name, they are numbered in the order of their partitions. A name that looks like a
-    client's number is ignored.
-
-    Args:
-        clients: `partition` and, if known, `name` and `domain`, as in roster.json and identities.
+    Equal names are numbered by partition. A name that looks like a client's number is ignored.
     """
-    printable_names = {client["partition"]: _printable(client) for client in clients}
-    names = {
-        partition: name for partition, name in sorted(printable_names.items()) if name and not _NUMBERED.match(name)
-    }
+    names: dict[int, str] = {}
+    for client in sorted(clients, key=lambda client: client["partition"]):
+        name = plain_client_name(str(client.get("name") or client.get("domain") or ""))
+        if name and not _NUMBERED.match(name):
+            names[client["partition"]] = name
     counts, numbers, taken = Counter(names.values()), Counter[str](), set(names.values())
     for partition, name in names.items():
         if counts[name] > 1:
@@ -42,28 +37,21 @@ def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
     return names
 
 
-def _printable(client: Mapping[str, Any]) -> str:
-    name = client.get("name") or client.get("domain") or ""
-    return plain_client_name(str(name))
-
-
 def plain_client_name(text: str) -> str:
-    """A client's text as a name that is safe in a sentence and in a spreadsheet: it cannot close brackets or quotation
-    marks around it, contain markup or start a formula."""
+    """A client's text as a short name that cannot end a quotation, contain markup or start a formula."""
     letters = "".join(c if c in _SIGNS or unicodedata.category(c)[0] in "LMN" else " " for c in text)
     return one_line(letters.lstrip(_SIGNS), LONGEST_CLIENT_NAME)
 
 
 def use_client_names(names: Mapping[int, str]) -> None:
-    """Set the names that `client_word` uses from now on; the server's side of a run has one list of names at a time."""
+    """Set the names that `client_word` uses from now on."""
     _names.set(names)
 
 
 def client_word(partition: int | str, names: Mapping[int, str] | None = None) -> str:
     """A client for a sentence: `client 3`, followed by its name in brackets if it has one.
 
-    Args:
-        names: from `client_names`; None for those of the current run.
+    `names` come from `client_names`; None stands for those of the current run.
     """
     name = (_names.get() if names is None else names).get(int(partition))
     return f"client {partition} ({name})" if name else f"client {partition}"
@@ -72,10 +60,3 @@ def client_word(partition: int | str, names: Mapping[int, str] | None = None) ->
 def client_label(partition: int, names: Mapping[int, str]) -> str:
     """A client's name for a column; `client 3` if it has none."""
     return names.get(partition) or f"client {partition}"
-
-
-def joined_names(names: Sequence[str]) -> str:
-    """Join several names into one: the first few, and how many more there are."""
-    more = f" + {len(names) - _MOST_JOINED} more" if len(names) > _MOST_JOINED else ""
-    room = LONGEST_CLIENT_NAME - len(more)
-    return one_line(", ".join(map(plain_client_name, names[:_MOST_JOINED])), room) + more

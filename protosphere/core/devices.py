@@ -5,43 +5,28 @@ from torch import Tensor
 
 from protosphere.core.errors import SettingError
 
-NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # names of accelerators in messages
-
 
 def device_of(name: str, where: str) -> torch.device:
     """The device with a name that settings allow; "auto" is CUDA if available, else the CPU.
 
-    Args:
-        where: the source of the name, as the start of a sentence.
-
-    Raises:
-        SettingError: this machine does not have the device.
+    `where` is the source of the name, as the start of the SettingError if this machine lacks the device.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cpu":
         return device
-    count, kind = count_of(device.type), NAMES[device.type]
-    if not count:
-        raise SettingError(f'{where} "{name}", but this machine has no {kind}; use "auto" or "cpu".')
+    module, kind = torch.get_device_module(device.type), device.type.upper()
+    count = module.device_count() if module.is_available() else 0
     if (device.index or 0) >= count:
         raise SettingError(
-            f'{where} "{name}", but this machine has {count} {kind} device{"s" * (count > 1)}, from {device.type}:0 '
-            'on; use one of those, "auto" or "cpu".'
+            f'{where} "{name}", but this machine has {count or "no"} {kind} devices; use another, "auto" or "cpu".'
         )
     return device
 
 
-def count_of(kind: str) -> int:
-    """The number of devices of a kind on this machine."""
-    module = torch.get_device_module(kind)
-    return int(module.device_count()) if module.is_available() else 0
-
-
 def exact_on(device: torch.device) -> torch.device:
-    """The device for float64 computations on a device's tensors: the device itself, or the CPU if the device has no
-    float64."""
+    """The device for float64 computations on a device's tensors: the device itself, or the CPU if it has no float64."""
     lacks = device.type == "mps" or (device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64)
     return torch.device("cpu") if lacks else device
 

@@ -7,13 +7,9 @@ OTHER = "an error of the program: read the traceback there, and report it"
 
 
 class UserError(ValueError):
-    """An error whose text is one sentence for the user of this machine.
+    """An error whose text is one sentence for the user of this machine."""
 
-    Attributes:
-        public: the sentence that a site's messages contain, with a remedy. It is the same for all errors of a class, so
-            it quotes no sample, label, file, folder or column.
-    """
-
+    # the sentence that a site's messages contain: fixed for a class, so it quotes no sample, label, file or column
     public: ClassVar[str] = OTHER
 
 

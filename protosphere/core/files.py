@@ -1,13 +1,8 @@
-"""Durable files: atomic writes, JSON lines, and tensors with a digest.
-
-A partly written file never has its final name. A flipped bit or a lost block of a tensor file raises an error instead
-of changing the result; safetensors itself has no digest.
-"""
+"""Durable files: atomic writes, JSON lines, and tensors with a digest, which safetensors itself lacks."""
 
 import hashlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +12,11 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.numpy import save as bytes_of_arrays
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
 from protosphere.core.errors import SettingError
-
-SYNCS_AT_ONCE = 16
-
 
 # --- writing whole or not at all -------------------------------------------------------------------------------
 
@@ -39,20 +31,14 @@ def sync(path: Path) -> None:
 
 
 class Unsettled:
-    """Files that are flushed to the disk together, later. A simulation's clients need not wait for each file, if all
-    are on the disk before the checkpoint that refers to them.
-
-    Attributes:
-        paths: the files that are not flushed yet; None if files are flushed immediately.
-    """
+    """Files of a simulation's clients, which are flushed together before the checkpoint that refers to them."""
 
     def __init__(self) -> None:
-        self.paths: set[Path] | None = None
+        self.paths: set[Path] | None = None  # files to flush; None if each is flushed immediately
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Inside, files may wait for `settle`, which is called at the end. A nested run does not flush the files of the
-        outer one."""
+        """Inside, files may wait for `settle`, which is called at the end."""
         outer, self.paths = self.paths, set()
         try:
             yield
@@ -61,17 +47,13 @@ class Unsettled:
             self.paths = outer
 
     def settle(self) -> None:
-        """Flush all waiting files in parallel: a disk flushes many in the time of a few.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Flush all waiting files in parallel: a disk flushes many in the time of a few."""
         if not self.paths:
             return
         paths, self.paths = self.paths, set()
         # it may have been replaced or deleted since
         paths = {path for path in paths if path.exists()}
-        with ThreadPoolExecutor(SYNCS_AT_ONCE) as threads:
+        with ThreadPoolExecutor(16) as threads:
             list(threads.map(sync, paths))
             list(threads.map(_sync_folder, {path.parent for path in paths}))
 
@@ -87,16 +69,11 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
-    """A temporary file next to `path` that replaces it once it is complete and on the disk, and is deleted on failure.
+    """A temporary file that replaces `path` when it is complete and on the disk; after an error, it is deleted.
 
-    Args:
-        may_wait: if files wait for `unsettled.settle`, this one may, too.
-
-    Raises:
-        OSError: it cannot be written; the previous file is unchanged.
+    A file that `may_wait` may be flushed later, by `unsettled.settle`.
     """
-    # unique for this call: writers of the same name do not overwrite each other's file, even on machines or in
-    # containers with a shared folder, where process ids may be equal
+    # random, because process ids may be equal in containers with a shared folder
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
@@ -113,11 +90,7 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
 
 
 def refuse_link(folder: Path) -> None:
-    """Refuse a folder that is a link: files are deleted in it, and a link in a received folder may lead anywhere.
-
-    Raises:
-        SettingError: it is a link.
-    """
+    """Refuse a folder that is a link: files are deleted in it, and a link in a received folder may lead anywhere."""
     if folder.is_symlink():
         place = os.readlink(folder)
         raise SettingError(f"{folder} is a link to {place}, where files would be deleted; remove the link.")
@@ -125,13 +98,9 @@ def refuse_link(folder: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, what: str) -> Iterator[None]:
-    """Lock a run's or a comparison's folder. The operating system releases the lock when the process ends.
+    """Lock a run's or a comparison's folder; the system releases the lock when the process ends.
 
-    Args:
-        what: the likely holder in the message: "a run".
-
-    Raises:
-        SettingError: another process holds the lock, or it cannot be written.
+    `what` is the likely holder ("a run") in the SettingError if another process holds the lock.
     """
     lock = FileLock(folder / ".lock", timeout=0)
     try:
@@ -168,12 +137,9 @@ class DamagedError(OSError):
 
 
 def read_lines(path: Path) -> Iterator[Any]:
-    """Read the values of a file of JSON lines one at a time, because the metrics of 10,000 clients fill a line. An
-    incomplete last line, as a kill leaves it, is skipped.
+    """Read the values of a file of JSON lines one at a time; an incomplete last line is skipped.
 
-    Raises:
-        DamagedError: a line is no JSON; the message names it.
-        OSError: the file cannot be read.
+    Raises DamagedError for a line that is no JSON.
     """
     with path.open("rb") as file:
         # split at "\n" only: a flipped bit may turn a letter into another line separator
@@ -189,35 +155,27 @@ def read_lines(path: Path) -> Iterator[Any]:
 
 # --- tensors with a digest ------------------------------------------------------------------------------------
 
-DIGEST = "digest"
-FORM, FORM_NUMBER = "protosphere", "1"  # mark of the format; only files of the first version lack it
+METADATA, DIGEST = "protosphere", "digest"  # the one entry of safetensors' metadata, and its key for the digest
 NAME = "file"  # key of the name, without its suffix, under which a file was written
-PLACE = "0" * 64
-SIZE = 8  # bytes at the start, which hold the header's length
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors and text metadata as one safetensors file.
-
-    Args:
-        metadata: with the key NAME, the file is refused under any other name.
-
-    Raises:
-        OSError, SafetensorError: it cannot be written.
-    """
-    content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
-    header = SIZE + int.from_bytes(content[:SIZE], "little")
-    front, body = _order_header(content[SIZE:header]), memoryview(content)[header:]
-    hasher = hashlib.sha256(front)
-    hasher.update(body)
-    with open(path, "wb") as file:
-        # the header is small and the only part that depends on the name
-        file.write(front.replace(_entry(PLACE), _entry(hasher.hexdigest()), 1))
-        file.write(body)
+    """Write tensors and text metadata as one safetensors file. With the key NAME, it is refused under another name."""
+    texts = dict(metadata or {})
+    cpu_tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    texts[DIGEST] = _digest(cpu_tensors, texts)
+    # one entry, because safetensors orders entries at random, and equal runs must give equal files
+    entry = {METADATA: json.dumps(texts, sort_keys=True)}
+    try:
+        content = save_arrays({name: tensor.numpy() for name, tensor in cpu_tensors.items()}, entry)
+    except TypeError:
+        # NumPy has no bfloat16; torch's writer is slower, and wants copies of tensors that share memory
+        content = save({name: tensor.clone() for name, tensor in cpu_tensors.items()}, entry)
+    path.write_bytes(content)
 
 
 def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata of a file from `write_tensors`, or from another safetensors writer, with a warning.
+    """Read tensors and metadata of a file from `write_tensors`.
 
     Raises:
         DamagedError: its content differs from what was written, or its name is another file's.
@@ -225,46 +183,23 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     """
     content = path.read_bytes()
     tensors = load(content)
-    header = SIZE + int.from_bytes(content[:SIZE], "little")
-    metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})
-    digest, form = metadata.pop(DIGEST, None), metadata.pop(FORM, None)
-    if digest is None and (form or any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values())):
-        raise DamagedError("its digest is missing or has no name")
-    if digest is not None and digest != _digest(content, header, digest):
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    try:
+        texts: dict[str, str] = json.loads(header["__metadata__"][METADATA])
+        digest = texts.pop(DIGEST)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DamagedError("it holds no digest of this version of Protosphere") from None
+    if digest != _digest(tensors, texts):
         raise DamagedError("its content differs from what was written")
-    name = metadata.pop(NAME, path.stem)
+    name = texts.pop(NAME, path.stem)
     if name != path.stem:
         raise DamagedError(f"it is a copy of {name}{path.suffix}")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, texts
 
 
-def _order_header(header: bytes) -> bytes:
-    """The start of a file with sorted metadata: safetensors writes them in a random order, and equal runs must give
-    equal bits."""
-    content = json.loads(header)
-    content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % SIZE)
-    return len(text).to_bytes(SIZE, "little") + text
-
-
-def _digest(content: bytes, header: int, digest: str) -> str:
-    # without copying a possibly large model
-    hasher = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
-    hasher.update(memoryview(content)[header:])
+def _digest(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    hasher = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
-
-
-def _entry(digest: str) -> bytes:
-    return f'"{DIGEST}":"{digest}"'.encode()
-
-
-def _bytes_of(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
-    cpu_tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        arrays = {name: tensor.numpy() for name, tensor in cpu_tensors.items()}
-    except TypeError:
-        # NumPy has no bfloat16; copies, because safetensors refuses tensors that share memory
-        return save({name: tensor.clone() for name, tensor in cpu_tensors.items()}, metadata)
-    # the same file as from torch's writer, without its slow checks of tensors
-    return bytes_of_arrays(arrays, metadata)

@@ -1,16 +1,13 @@
-"""Everything that depends on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): private
-classes, error codes, the output of its commands, the tables of its database.
+"""Everything that depends on more of Flower than its public modules. Check it when Flower releases a minor version.
 
-Check this file when Flower releases a minor version. It imports Flower on demand, so that the scripts of `deploy/` can
-use it cheaply.
+Flower is imported on demand, so that the scripts of `deploy/` can use this file cheaply.
 """
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -30,36 +27,21 @@ class UntriedFlowerError(RuntimeError):
     """The installed Flower version is not one that was tested; the message is one sentence for the user."""
 
 
-def minor() -> tuple[int, int]:
-    """The installed Flower version, as (1, 42).
-
-    Raises:
-        UntriedFlowerError: it is older or newer than the tested ones.
-    """
-    full_version = version("flwr")
-    first, second, *_ = full_version.split(".")
-    installed = int(first), int(second)
-    if not OLDEST <= installed <= NEWEST:
+def fleet_transport() -> str:
+    """The protocol of the installed Flower's SuperNodes: `grpc` or `http`. Raises UntriedFlowerError."""
+    first, second = (int(number) for number in minor_name().split("."))
+    if not OLDEST <= (first, second) <= NEWEST:
         known_versions = " to ".join(".".join(map(str, pair)) for pair in (OLDEST, NEWEST))
         raise UntriedFlowerError(
-            f"Flower {full_version} was not tested with this version of Protosphere, which supports {known_versions}; "
-            "install one of these."
+            f"Flower {version('flwr')} was not tested with this version of Protosphere, which supports "
+            f"{known_versions}; install one of these."
         )
-    return installed
+    return "http" if (first, second) >= FIRST_OVER_HTTP else "grpc"
 
 
 def minor_name() -> str:
     """The installed Flower version without its patch number, as `1.42`."""
     return ".".join(version("flwr").split(".")[:2])
-
-
-def fleet_transport() -> str:
-    """The protocol of the installed Flower's SuperNodes: `grpc` or `http`.
-
-    Raises:
-        UntriedFlowerError: the version is not one that was tested.
-    """
-    return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
 
 
 # --- the SuperLink's database -----------------------------------------------------------------------------------
@@ -84,18 +66,12 @@ HEARTBEATS_MISSED = 2  # missed heartbeats after which a node is offline
 
 @dataclass(frozen=True)
 class RegisteredNode:
-    """A node that a SuperLink knows.
-
-    Attributes:
-        status: `registered`, `online` or `offline`.
-        heard: the time of its last heartbeat, in seconds since 1970; None if there was none.
-        key: its public key as PEM.
-    """
+    """A node that a SuperLink knows."""
 
     id: int
-    status: str
-    heard: float | None
-    key: bytes
+    status: str  # `registered`, `online` or `offline`
+    heard: float | None  # the time of its last heartbeat, in seconds since 1970
+    key: bytes  # its public key as PEM
 
 
 def registered_nodes(database: "Path") -> list[RegisteredNode]:
@@ -128,8 +104,7 @@ SERVER_NODE = 1  # the node id of every ServerApp
 
 
 def take_identity(run_id: int, task_id: int) -> None:
-    """Give this process the identity of a run's ServerApp, without which no message can be created. Flower's own
-    processes have one."""
+    """Give this process the identity of a run's ServerApp, without which no message can be created."""
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, task_id
@@ -154,14 +129,12 @@ def over_ray(grid: "Grid") -> bool:
 
 
 def is_simulated(grid: "Grid") -> bool:
-    """Whether the nodes are workers on this machine that are not restarted when they die: those of the in-process grid
-    or of Ray."""
+    """Whether the nodes are workers that are not restarted when they die: in this process, or of Ray."""
     return getattr(grid, "simulated", False) or over_ray(grid)
 
 
 def in_turn(grid: "Grid") -> bool:
-    """Whether messages are answered one after the other, so that none is late, as in the in-process grid. With a
-    timeout, results would depend on the machine's speed."""
+    """Whether messages are answered one after the other, as in the in-process grid, so that none can be late."""
     return getattr(grid, "in_turn", False)
 
 
@@ -173,8 +146,7 @@ def bundle_of(app: "Path") -> bytes:
 
 
 def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:
-    """Call `handler` when Flower ends this process after `flwr stop`: in a simulation, the ServerApp's thread gets no
-    exception."""
+    """Call `handler` when Flower ends this process after `flwr stop`, which raises no exception in a simulation."""
     if not getattr(grid, "simulated", False):
         from flwr.supercore.exit import add_exit_handler
 
@@ -182,18 +154,11 @@ def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:
 
 
 def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, Message | str]]":
-    """The replies that have arrived: the id of the message that each answers, and the reply, or the reason why it
-    cannot be read.
+    """The replies that have arrived: the id of the message that each answers, and the reply, or why it is unreadable.
 
-    Over the network, Flower builds each reply from objects that a client wrote, and raises an error if they are
-    malformed; all other replies of that request would be lost. Therefore the SuperLink is asked once for all arrived
-    replies, and Flower builds them one at a time. (Over gRPC, up to 1.39, they are requested one at a time.)
-
-    Args:
-        message_ids: the caller may remove ids that were returned.
-
-    Raises:
-        httpx.HTTPError: the SuperLink does not answer.
+    Flower builds a reply from objects that a client wrote, and an error would cost all other replies of the request.
+    So all replies are requested at once, but Flower builds them one at a time. Over gRPC (1.39), each is requested.
+    Raises httpx.HTTPError if the SuperLink does not answer.
     """
     if is_simulated(grid):
         for message in list(grid.pull_messages(message_ids)):
@@ -201,32 +166,34 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
         return
     import httpx
 
-    for message_id, pull in _arrivals(grid, list(message_ids)):
+    for message_id, client in _arrivals(grid, list(message_ids)):
+        original_client = getattr(grid, "_client", None)
+        replies: list[Message | str] = []
         try:
-            pulled_messages = list(pull())
-            replies = []
-            for reply in pulled_messages:
-                if reply.metadata.reply_to_message_id == message_id:
-                    replies.append((message_id, reply))
-            # the client wrote the id that its reply refers to; for a single reply, use the id that was requested
-            if len(pulled_messages) == 1:
-                replies = [(message_id, pulled_messages[0])]
+            if client is not None:
+                grid._client = client  # type: ignore[attr-defined]
+            replies += grid.pull_messages([message_id])
         except httpx.HTTPError:
             raise
         # for malicious bytes, Flower, protobuf and NumPy raise a dozen kinds of exceptions
         except Exception as error:
-            yield message_id, f"its reply is malformed: Flower cannot read it ({type(error).__name__})"
-        else:
-            yield from replies
+            replies = [f"its reply is malformed: Flower cannot read it ({type(error).__name__})"]
+        finally:
+            if client is not None:
+                grid._client = original_client  # type: ignore[attr-defined]
+        for reply in replies:
+            # the client wrote the id that its reply refers to; a single reply is to the requested one
+            if isinstance(reply, str) or len(replies) == 1 or reply.metadata.reply_to_message_id == message_id:
+                yield message_id, reply
 
 
-def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, Callable[[], Iterable[Message]]]]":
-    """Messages that may have been answered: the id, and a function that pulls the reply."""
+def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, _FetchedReply | None]]":
+    """Messages that may have been answered: the id, and a client that holds the reply, or None to request it."""
     # a property that connects if necessary
     client = getattr(grid, "_runtime_client", None)
     if client is None:
         for message_id in message_ids:
-            yield message_id, partial(grid.pull_messages, [message_id])
+            yield message_id, None
         return
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
 
@@ -234,32 +201,21 @@ def _arrivals(grid: "Grid", message_ids: list[str]) -> "Iterator[tuple[str, Call
         ids = message_ids[start : start + MOST_IDS]
         answer = client.PullMessages(PullAppMessagesRequest(message_ids=ids))
         for reply, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            # the SuperLink's record of which message was answered
             message_id = reply.metadata.reply_to_message_id
-            single = PullAppMessagesResponse(messages_list=[reply], message_object_trees=[tree])
             if message_id in ids:
-                yield message_id, partial(_build, grid, client, message_id, single)
+                single = PullAppMessagesResponse(messages_list=[reply], message_object_trees=[tree])
+                yield message_id, _FetchedReply(client, single)
 
 
-def _build(grid: Any, client: Any, message_id: str, answer: Any) -> "list[Message]":
-    """Have Flower's grid build a reply that has already been fetched."""
-    grid._client = _Answered(client, answer)
-    try:
-        return list(grid.pull_messages([message_id]))
-    finally:
-        grid._client = client
-
-
-class _Answered:
-    """A stand-in for a grid's client that returns a fetched answer."""
+class _FetchedReply:
+    """A grid's client whose `PullMessages` returns a reply that was fetched before."""
 
     def __init__(self, client: Any, answer: Any):
-        self._client = client
-        self._answer = answer
+        self._client, self._answer = client, answer
 
     # the name of the method in Flower's client
     def PullMessages(self, request: Any) -> Any:  # noqa: N802
-        """Return the fetched answer."""
+        """Return the fetched reply."""
         return self._answer
 
     def __getattr__(self, name: str) -> Any:
@@ -274,24 +230,28 @@ QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUM
 NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 
 
+def parse_answer(text: str) -> dict[str, Any]:
+    """The JSON object that a `flwr` command printed; empty if it printed none."""
+    with suppress(ValueError):
+        answer = json.loads(text)
+        return answer if isinstance(answer, dict) else {}
+    return {}
+
+
 def submitted_run(answer: str) -> str:
-    """The id of the run that `flwr run` submitted, from its JSON output; "" if it was refused."""
-    with suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(answer)["run-id"]) if has_succeeded(answer) else ""
-    return ""
+    """The id of the run that `flwr run` submitted; "" if it was refused."""
+    content = parse_answer(answer)
+    return str(content.get("run-id", "")) if content.get("success") else ""
 
 
 def has_succeeded(answer: str) -> bool:
-    """Whether a `flwr` command succeeded, according to its JSON output."""
-    with suppress(ValueError, KeyError, TypeError):
-        return bool(json.loads(answer)["success"])
-    return False
+    """Whether a `flwr` command succeeded."""
+    return bool(parse_answer(answer).get("success"))
 
 
 def run_status(answer: str) -> tuple[str, str]:
     """A run's status and its details, from `flwr ls --run-id`; `unknown` if there is none."""
-    with suppress(ValueError, KeyError, IndexError, TypeError):
-        run = json.loads(answer)["runs"][0]
+    for run in parse_answer(answer).get("runs", []):
         return run["status"], "" if run["status-details"] == "N/A" else run["status-details"]
     return "unknown", ""
 
@@ -303,11 +263,12 @@ def has_finished(status: str) -> bool:
 
 def refusal(answer: str) -> str:
     """Why `flwr` refused: the end of the message in its JSON output, or the text in its box."""
-    try:
-        lines = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
-    except (ValueError, KeyError, TypeError):
-        lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
-    return " ".join(filter(None, lines)).rstrip(".")
+    message = parse_answer(answer).get("error-message")
+    if message is not None:
+        words = str(message).strip().rpartition("\n\n")[2].split()
+    else:
+        words = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, words)).rstrip(".")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """PROTOSPHERE_HOME on a Ray cluster, where a client may run on another machine in each round.
 
-All nodes must have the same home on a shared file system, because a client's store must be available wherever the
-client runs next. The server creates the folder of the run's stores there. A worker that does not find it refuses to
-take part, because it would otherwise silently start anew.
+All nodes must have the same home on a shared file system. The server creates the folder of the run's stores there, and
+a worker that does not find it refuses to take part, because it would silently start anew.
 """
 
 import os
@@ -10,7 +9,7 @@ import shutil
 import socket
 from pathlib import Path
 
-OTHER_HOME = 100  # beyond Flower's own error codes: a client's answer if its home differs
+OTHER_HOME = 100  # a client's error code if its home differs; beyond Flower's own codes
 
 
 class OtherHomeError(Exception):
@@ -38,11 +37,7 @@ def discard_stores(run: str) -> None:
 
 
 def refuse_other(run: str) -> None:
-    """Refuse a home other than the one in which the run was started.
-
-    Raises:
-        OtherHomeError: names this machine and its home.
-    """
+    """Raise OtherHomeError if the run was started in another home."""
     if not stores(run).is_dir():
         raise OtherHomeError(
             f"it runs on {socket.gethostname()} with the PROTOSPHERE_HOME {home().absolute()}, which has no folder of "

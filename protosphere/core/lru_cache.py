@@ -8,17 +8,10 @@ V = TypeVar("V")
 
 
 class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
-    """Ordered from the least to the most recently used.
-
-    Attributes:
-        total: the sum of the sizes, updated incrementally.
-
-    Args:
-        size: returns a value's size in bytes.
-    """
+    """Values from the least to the most recently used; `size` returns a value's size in bytes."""
 
     def __init__(self, size: Callable[[V], int]) -> None:
-        self.total = 0
+        self.total = 0  # the sum of the sizes
         self._size = size
         self._entries: OrderedDict[tuple[Any, ...], tuple[V, int]] = OrderedDict()
 
@@ -33,6 +26,12 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
     def __delitem__(self, key: tuple[Any, ...]) -> None:
         self.total -= self._entries.pop(key)[1]
 
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def use(self, key: tuple[Any, ...]) -> V | None:
         """The value, which becomes the most recently used; None if it is not cached."""
         if key not in self._entries:
@@ -40,13 +39,7 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
         self._entries.move_to_end(key)
         return self._entries[key][0]
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def shrink(self, most: int, least: int = 0) -> None:
-        """Drop the least recently used values until the sizes sum to at most `most` or only `least` values are left."""
-        while len(self) > least and self.total > most:
-            self.popitem()
+    def shrink(self, most: int) -> None:
+        """Drop the least recently used values until the sizes sum to at most `most`, or one value is left."""
+        while len(self) > 1 and self.total > most:
+            del self[next(iter(self))]

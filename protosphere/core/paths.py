@@ -9,23 +9,15 @@ EVERY = "*"
 
 
 def is_path(dataset: str) -> bool:
-    """Whether a `dataset` setting is a local path: it starts with `/`, `./`, `../` or `~`."""
+    """Whether a `dataset` setting is a local path."""
     return dataset.startswith(("/", "./", "../", "~"))
 
 
 def listed(dataset: str) -> tuple[str, ...]:
-    """The data sets of a `dataset` setting, as written: one, or the items between commas.
-
-    A path that exists is one data set even if it contains commas, and so is `<folder>/*` for such a folder.
-
-    Raises:
-        DataError: an item is empty.
-    """
+    """The data sets of a `dataset` setting: `items_of`, of which none may be empty (DataError)."""
     items = items_of(dataset)
     if len(items) > 1 and "" in items:
-        raise DataError(
-            f"dataset is {dataset!r}, a list with an empty item: remove the extra comma.",
-        )
+        raise DataError(f"dataset is {dataset!r}, a list with an empty item: remove the extra comma.")
     return items
 
 
@@ -36,7 +28,7 @@ def is_several(dataset: str) -> bool:
 
 
 def items_of(dataset: str) -> tuple[str, ...]:
-    """The items of a `dataset` setting, like `listed`, but with empty ones."""
+    """The items between commas. A path that exists is one data set, and so is `<folder>/*` of such a folder."""
     if "," not in dataset:
         return (dataset,)
     root = os.path.dirname(dataset) if is_every(dataset) else dataset

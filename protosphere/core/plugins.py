@@ -1,7 +1,4 @@
-"""A user's code, by name or file: `package.module:NAME`, `./file.py` or `./file.py:NAME`; or an object of this process,
-`object:NAME` (objects.py).
-
-A file is loaded by its path, so folders next to it may have the names of ours.
+"""A user's code by name: `package.module:NAME`, `./file.py`, `./file.py:NAME`, or an `object:NAME` of this process.
 
 A folder from somebody else may contain code: ask strategies/trust.py before reading one.
 """
@@ -17,6 +14,12 @@ from types import ModuleType
 
 from protosphere.core import objects
 from protosphere.core.errors import ModelError, words_of
+
+
+def parted(name: str) -> tuple[str, str]:
+    """Path or module, and the name in it."""
+    before, colon, after = name.rpartition(":")
+    return (before, after) if colon and after.isidentifier() else (name, "")
 
 
 def is_file(name: str) -> bool:
@@ -54,47 +57,35 @@ def placeless(name: str) -> str:
 
 
 def digest(name: str) -> str:
-    """A short digest of a file's content; "" for any other name.
-
-    Raises:
-        ModelError: the file cannot be read.
-    """
+    """A short digest of a file's content; "" for any other name. Raises ModelError if it cannot be read."""
     if not is_file(name):
         return ""
     return hashlib.blake2b(_content(Path(parted(name)[0]).expanduser()), digest_size=8).hexdigest()
 
 
 def load(name: str, usual: str) -> object:
-    """Load the object that a name refers to.
+    """Load the object that a name refers to; `usual` is its name in a file, if none is given.
 
-    Args:
-        usual: the name in a file, if none is given.
-
-    Raises:
-        ModelError: there is no such file, module or name, or its code fails; one sentence.
+    Raises ModelError if there is no such file, module or name, or its code fails.
     """
     if objects.is_object(name):
         return objects.find(name)
     path, attribute = parted(name)
+    file = Path(path).expanduser() if is_file(name) else None
     try:
-        module = _of_file(Path(path).expanduser()) if is_file(name) else importlib.import_module(path)
+        module = importlib.import_module(path) if file is None else _load_file(file)
         return getattr(module, attribute or usual)
     except ModelError:
         raise
     except Exception as error:
-        problem = words_of(error) or type(error).__name__
-        how = (
-            f"cannot be loaded: {type(error).__name__}: {problem}"
-            if is_file(name)
-            else f"cannot be imported: {problem}"
-        )
-        file = str(Path(path).expanduser())
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        if lines:
-            how = f"{how} (line {lines[-1]})"
-        elif is_file(name) and isinstance(error, AttributeError):
-            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME"
-        raise ModelError(f"{name!r} {how}.") from error
+        kind = type(error).__name__
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        if file is not None and isinstance(error, AttributeError) and not lines:
+            problem = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME"
+        else:
+            line = f" (line {lines[-1]})" if lines else ""
+            problem = f"cannot be loaded: {kind}: {words_of(error) or kind}{line}"
+        raise ModelError(f"{name!r} {problem}.") from error
 
 
 def is_here(name: str) -> bool:
@@ -111,23 +102,22 @@ def is_here(name: str) -> bool:
 
 
 def files_of(name: str) -> list[Path]:
-    """The files that loading a name would run, as far as they are found without running any; for a module, this
-    includes its packages, which an import runs first."""
+    """The files that loading a name would run, as far as they are found without running any; of a module, this
+    includes its packages."""
     path, _ = parted(name)
     if is_file(name):
         return [Path(path).expanduser()]
     files: list[Path] = []
     places: list[str] | None = None
-    parts = path.split(".")
+    module_name = ""
     try:
-        for depth in range(1, len(parts) + 1):
-            module_name = ".".join(parts[:depth])
-            # for a dotted name, `find_spec` would import the package
-            spec = (
-                importlib.util.find_spec(module_name)
-                if depth == 1
-                else importlib.machinery.PathFinder.find_spec(module_name, places)
-            )
+        for part in path.split("."):
+            module_name = f"{module_name}.{part}".lstrip(".")
+            # `importlib.util.find_spec` would import the package of a dotted name
+            if places is None:
+                spec = importlib.util.find_spec(module_name)
+            else:
+                spec = importlib.machinery.PathFinder.find_spec(module_name, places)
             if spec is None:
                 break
             places = list(spec.submodule_search_locations or ())
@@ -138,12 +128,11 @@ def files_of(name: str) -> list[Path]:
     return files
 
 
-def _of_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     """A file's module, loaded once per content."""
     code = _content(path)
-    module_name = (
-        f"protosphere_plugin_{path.stem}_{hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()}"
-    )
+    suffix = hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()
+    module_name = f"protosphere_plugin_{path.stem}_{suffix}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     module = ModuleType(module_name)
@@ -151,8 +140,7 @@ def _of_file(path: Path) -> ModuleType:
     # dataclasses look their module up by name
     sys.modules[module_name] = module
     try:
-        # not by an import, which caches compiled files with a resolution of seconds: the code must be that of the
-        # digest
+        # not by an import, whose compiled files may be older than the content of the digest
         exec(compile(code, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[module_name]
@@ -164,12 +152,5 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(
-            f"the file {str(path)!r} cannot be read ({error.strerror or error}): give the path of a Python file.",
-        ) from None
-
-
-def parted(name: str) -> tuple[str, str]:
-    """Path or module, and the name in it."""
-    before, colon, after = name.rpartition(":")
-    return (before, after) if colon and after.isidentifier() else (name, "")
+        reason = error.strerror or error
+        raise ModelError(f"the file {str(path)!r} cannot be read ({reason}): give the path of a Python file.") from None

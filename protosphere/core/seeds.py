@@ -6,13 +6,11 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
-
-# number of loaded modules, and the thread pools found then
-_cached_pools: tuple[int, ThreadpoolController] | None = None
 
 
 def derive(*parts: int | str) -> int:
@@ -44,16 +42,13 @@ def limited_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with _pools().limit(limits=count):
+        with _pools(len(sys.modules)).limit(limits=count):
             yield
     finally:
         torch.set_num_threads(before)
 
 
-def _pools() -> ThreadpoolController:
-    """The thread pools of the loaded libraries. Finding them takes milliseconds, and they are loaded with Python
-    modules, so they are searched only if there are more modules than last time."""
-    global _cached_pools
-    if _cached_pools is None or _cached_pools[0] != len(sys.modules):
-        _cached_pools = len(sys.modules), ThreadpoolController()
-    return _cached_pools[1]
+@lru_cache(maxsize=1)
+def _pools(modules: int) -> ThreadpoolController:
+    """The thread pools of the loaded libraries; a search takes milliseconds, so it is repeated only after imports."""
+    return ThreadpoolController()

@@ -24,7 +24,7 @@ STRICT = ConfigDict(
 )
 
 
-DEALT_BY = ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column", "sites")
+Partition = Literal["iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column", "sites"]
 
 
 def _not_empty(value: str) -> str:
@@ -34,42 +34,21 @@ def _not_empty(value: str) -> str:
 
 
 def device_name(value: str) -> str:
-    """Check a device's name.
-
-    Raises:
-        ValueError: it is no device's name.
-    """
+    """A device's name. Raises ValueError if it is none."""
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda', 'mps', 'xpu' or, with a number, 'cuda:<number>'")
     return value
 
 
-def _partition(value: object) -> object:
-    """Check a partition's name; a user's own partition is a column."""
-    if value not in DEALT_BY:
-        raise ValueError(
-            f"should be {', '.join(map(repr, DEALT_BY))}; a partition of your own is a column, or an array, with each "
-            "sample's client, which `partition-column` names"
-        )
-    return value
-
-
-# An address without credentials: any other part with an @ may contain a password, and a slash would end the host part
-# early for every parser.
-PASSWORD = re.compile(r"[?&;](password|passwd|pwd)=", re.IGNORECASE)
-FILES = re.compile(r"(file:)?/(?!/)|(file|sqlite[a-z0-9+]*):///")
-
-
 def _tracking(value: object) -> object:
-    """Check MLflow's location, which must not be relative: the server's process has its own working directory."""
-    named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
-    if not isinstance(value, bool) and not named:
-        raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
-    if isinstance(value, str) and (("@" in value and not FILES.match(value)) or PASSWORD.search(value)):
-        # because settings are stored in results and reports
+    """MLflow's location. The server's process has another working directory, and settings are stored in results."""
+    if isinstance(value, str) and re.search("@|password=|passwd=|pwd=", value, re.IGNORECASE):
         raise ValueError(
-            "should hold no password; MLflow takes it from the variables MLFLOW_TRACKING_USERNAME, _PASSWORD"
+            "should hold no password and no @; MLflow takes them from MLFLOW_TRACKING_USERNAME and _PASSWORD"
         )
+    is_place = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
+    if not isinstance(value, bool) and not is_place:
+        raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
     return value
 
 
@@ -101,11 +80,7 @@ RECEIVED = "received"  # the rule of methods that share weights: the classifier 
 
 
 class Settings(BaseModel):
-    """The settings that all methods share. Each field is the setting of the same name with `-` for `_`.
-
-    Field descriptions are shown in docs/settings.md and by `protosphere settings`. pyproject.toml holds the same
-    defaults for Flower; a test compares the two.
-    """
+    """The settings that all methods share; a field's name has `_` for `-`. pyproject.toml holds the same defaults."""
 
     model_config = ConfigDict(**STRICT, frozen=True, use_attribute_docstrings=True)
 
@@ -135,9 +110,8 @@ class Settings(BaseModel):
     for all"""
     forget_after: Count = 0
     """with `min-clients`: rounds of absence after which a client leaves; 0: never"""
-    partition: Annotated[str, BeforeValidator(_partition)] = "dirichlet"
-    """how samples are [divided](data.md#partitions): `iid`, `dirichlet`, `pathological`, `way-shot` (few samples
-    of few classes), `mixed` (the same within a domain), `table`, `column` or `sites` (one data set per client)"""
+    partition: Partition = "dirichlet"
+    """how samples are [divided](data.md#partitions); `way-shot` and `mixed` give a client few samples of few classes"""
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
@@ -311,32 +285,28 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
+        """Refuse settings that contradict each other."""
         if self.test_share + self.validation_share >= 1:
             raise ValueError(
-                f"`test-share` {self.test_share} and `validation-share` {self.validation_share} leave no "
-                "training samples; their sum must be below 1"
+                f"`test-share` {self.test_share} and `validation-share` {self.validation_share} leave no training "
+                "samples; their sum must be below 1"
             )
         if self.partition == "way-shot" and self.split != "official":
             raise ValueError(
                 f'`partition` "way-shot" tests a client on all official test samples of its classes, but `split` is '
                 f'"{self.split}"; set it to "official"'
             )
-        if (self.partition == "table") != bool(self.partition_table):
-            raise ValueError(
-                f'`partition` is "{self.partition}" and `partition-table` {shown(self.partition_table)}; '
-                '"table" divides by the CSV file that `partition-table` names, and nothing else reads one'
-            )
-        if (self.partition == "column") != bool(self.partition_column):
-            raise ValueError(
-                f'`partition` is "{self.partition}" and `partition-column` {shown(self.partition_column)}; '
-                '"column" divides by the column that `partition-column` names, and nothing else reads one'
-            )
+        for kind, source in (("table", self.partition_table), ("column", self.partition_column)):
+            if (self.partition == kind) != bool(source):
+                raise ValueError(
+                    f'`partition` is "{self.partition}" and `partition-{kind}` {shown(source)}; "{kind}" divides by '
+                    f"what `partition-{kind}` names, and nothing else reads it"
+                )
         if 0 < self.clients < self.min_clients:
             raise ValueError(f"`min-clients` {self.min_clients} must not exceed `clients` {self.clients}")
         if self.forget_after and not self.min_clients:
             raise ValueError(
-                f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the initial clients stay until the "
-                "end; set `min-clients`, too"
+                f"`forget-after` is {self.forget_after}, but `min-clients` is 0, so clients stay; set it, too"
             )
         sampled = self.count_sampled(self.clients)
         if 0 < sampled < self.min_replies:
@@ -347,11 +317,8 @@ class Settings(BaseModel):
         if self.ensemble_every % self.evaluate_every:
             raise ValueError(
                 f"`ensemble-every` is {self.ensemble_every}, but clients are evaluated only every "
-                f"{self.evaluate_every} rounds, and the ensemble needs an evaluation; make it a multiple of "
-                "`evaluate-every`"
+                f"{self.evaluate_every} rounds; make it a multiple of `evaluate-every`"
             )
-        if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
-            raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
         if self.stop_patience and not self.validation_share:
             raise ValueError(
                 f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, so there is no sample to "
@@ -360,42 +327,19 @@ class Settings(BaseModel):
         if self.privacy != "none":
             self._agree_on_privacy()
         elif self.privacy_measure:
-            raise ValueError(
-                '`privacy-measure` is true, but `privacy` is "none", which withholds no metrics; remove it'
-            )
+            raise ValueError('`privacy-measure` is true, but `privacy` is "none", which withholds nothing; remove it')
         return self
 
     def _agree_on_privacy(self) -> None:
-        if self.encoder_radius:
-            raise ValueError(
-                f"`encoder-radius` is {self.encoder_radius}: a release is made of unit vectors; under `privacy` it "
-                "must be 0"
-            )
-        if self.ensemble_every:
-            raise ValueError(
-                f"`ensemble-every` is {self.ensemble_every}: the ensemble uses private models; under `privacy` it must "
-                "be 0"
-            )
-        if self.stop_patience:
-            raise ValueError(
-                f"`stop-patience` is {self.stop_patience}: validation accuracy is measured on private samples, and "
-                "under `privacy` clients withhold it; set it to 0"
-            )
+        """Refuse what would disclose more of the private samples than the release, or cannot be released."""
         if self.confusion == "always":
-            raise ValueError(
-                '`confusion` is "always": it discloses how many test samples of each class a client has, which '
-                '`privacy` forbids; set it to "auto" or "never"'
-            )
-        if self.roc_auc:
-            raise ValueError(
-                "`roc-auc` is true: it is measured on private samples, and under `privacy` clients withhold it; "
-                "set it to false"
-            )
-        if self.disclose_class_counts:
-            raise ValueError(
-                "`disclose-class-counts` is true: under `privacy` the only counts that leave are those of a noisy "
-                "release; set it to false"
-            )
+            raise ValueError('`confusion` is "always", which `privacy` forbids; set it to "auto" or "never"')
+        # a release is made of unit vectors, and clients withhold everything that is measured on their samples
+        for name in ("encoder-radius", "ensemble-every", "stop-patience", "roc-auc", "disclose-class-counts"):
+            value = getattr(self, name.replace("-", "_"))
+            if value:
+                off = shown(type(value)())
+                raise ValueError(f"`{name}` is {shown(value)}, which `privacy` forbids; set it to {off}")
 
 
 # settings that decide when a run ends
@@ -411,8 +355,7 @@ MAY_DIFFER_ON_RESUME = frozenset(
 def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     """Build `kind` (a pydantic model or dataclass) from settings named with dashes.
 
-    Raises:
-        SettingError: one sentence that names the first invalid setting, its value and what is allowed.
+    Raises SettingError with the first invalid setting, its value and what is allowed.
     """
     try:
         return kind(**values)
@@ -421,16 +364,11 @@ def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def refuse_alone(settings: Mapping[str, Scalar]) -> None:
-    """Refuse a shared setting that is invalid by itself. `read_settings`, which loads the method, checks the method's
-    settings and combinations.
-
-    Raises:
-        SettingError: one sentence on the first one.
-    """
+    """Refuse a shared setting that is invalid by itself. `read_settings`, which loads the method, checks the rest."""
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
         # without a similar name, it may be a method's setting without the method's prefix
-        if "." not in name and name not in shared and (name in GONE or nearest(name, shared)):
+        if "." not in name and name not in shared and nearest(name, shared):
             refuse_unknown([name], shared)
     try:
         Settings.model_validate({name: value for name, value in settings.items() if name in shared})
@@ -441,10 +379,10 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
 
 def _sentence(error: ValidationError, prefix: str) -> str:
     first = error.errors()[0]
-    if not first["loc"]:
-        return f"settings contradict each other: {first['msg'].removeprefix('Value error, ')}."
-    name = prefix + str(first["loc"][0]).replace("_", "-")
     reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if not first["loc"]:
+        return f"settings contradict each other: {reason}."
+    name = prefix + str(first["loc"][0]).replace("_", "-")
     return f"setting `{name}` is {shown(first['input'])}, but it {reason}."
 
 
@@ -454,50 +392,14 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-# removed setting -> its replacement; a row may be removed in the next version
-GONE = {
-    "membership": "clients join and leave in deployments, with `min-clients` and `forget-after`",
-    "meet-clients": "every client says at the start who it is",
-    "min-train-clients": "a round selects the share `fraction-train` of the clients, at least one",
-    "max-norm-ratio": "robust means bound long uploads, such as `fedproto.aggregation` and `weights.aggregation`",
-    "protosphere.outliers": "use `protosphere.aggregation`",
-    "fedcgs.outliers": "use `fedcgs.aggregation`",
-    "shared-test-path": "a simulation sets `shared-test-share` of its samples aside; sites share no test set",
-    "sparsity-dim": "use `tinyproto.sparsity-dim`; `tinyproto-fp` without scaling is FedProto with masks",
-    "stop-min-delta": "`stop-patience` counts any rise of the mean",
-    "server-threads": "the server computes with one thread",
-    "feddistill.outputs": "FedDistill averages probabilities",
-    "privacy-encoder": "use `encoder`",
-    "normalise": "scale the data before the run",
-    "query-timeout": "a node has 30 seconds to say who it is",
-}
-
-
-def refuse_earlier(stored: Mapping[str, Any], place: Path) -> None:
-    """Refuse stored settings of an earlier version.
-
-    Raises:
-        SettingError: names the file or folder, and the setting.
-    """
-    is_own_method = plugins.is_plugin(str(stored.get("strategy", "")))
-    for name in sorted(GONE.keys() & stored.keys()):
-        if "." not in name or not is_own_method:
-            raise SettingError(
-                f"{place} is of an earlier version of Protosphere, which had the setting `{name}`; use that version."
-            )
-
-
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse the first unknown name, with its replacement or the most similar name."""
+    """Refuse the first unknown name, with the most similar name."""
     allowed = list(allowed)
     for name in names:
-        if name in allowed:
-            continue
-        if name in GONE:
-            raise SettingError(f"setting `{name}` was removed: {GONE[name]}; take it out.")
-        raise SettingError(
-            f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
-        )
+        if name not in allowed:
+            raise SettingError(
+                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
+            )
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -522,12 +424,8 @@ def is_run_name(name: str) -> bool:
 
 
 def plain_name(text: str, longest: int, sign: str = "_") -> str:
-    """Text as a folder's name: letters and digits of any alphabet and one sign are kept; everything else becomes one
-    `-`.
-
-    Args:
-        longest: the maximum length in UTF-8 bytes.
-    """
+    """Text as a folder's name of at most `longest` UTF-8 bytes: everything but letters, digits and one sign becomes
+    one `-`."""
     # a letter may have two encodings
     normal_form = unicodedata.normalize("NFC", text)
     letters = "".join(letter if letter == sign or _is_letter(letter) else "-" for letter in normal_form)
@@ -540,33 +438,22 @@ def _is_letter(character: str) -> bool:
 
 
 def refuse_relative_paths(settings: Settings) -> None:
-    """Refuse relative paths: they would be relative to the SuperLink's or a Ray worker's folder, not the user's."""
-    encoders = [model.strip().removeprefix("hf:") for model in settings.models.split(",") if "hf:" in model]
+    """Refuse relative paths: Flower's processes would look them up in another folder than the user's."""
     try:
         data = [item for item in listed(settings.dataset) if is_path(item)]
     except DataError as error:
         raise SettingError(str(error)) from None
-    candidates = [
-        ("models", next((place for place in encoders if place.startswith(".")), "")),
-        *(("models", name.strip()) for name in settings.models.split(",") if plugins.is_file(name.strip())),
-        ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
-        *(("dataset", item) for item in data),
-        ("dataset", settings.dataset if plugins.is_file(settings.dataset) else ""),
-        ("encoder", _encoder_place(settings.encoder)),
-        ("partition-table", settings.partition_table),
-        ("results-dir", settings.results_dir),
-    ]
-    for name, value in candidates:
-        if value and not Path(os.path.expanduser(value)).is_absolute():
+    paths = [("dataset", item) for item in data]
+    paths += [("partition-table", settings.partition_table), ("results-dir", settings.results_dir)]
+    names = [("models", name.strip()) for name in settings.models.split(",")]
+    names += [("strategy", settings.strategy), ("dataset", settings.dataset), ("encoder", settings.encoder)]
+    for setting, name in names:
+        place = plugins.parted(name)[0] if plugins.is_file(name) else name.removeprefix("hf:")
+        if plugins.is_file(name) or (name.startswith("hf:") and place.startswith(".")):
+            paths.append((setting, place))
+    for setting, path in paths:
+        if path and not Path(os.path.expanduser(path)).is_absolute():
             raise SettingError(
-                f"setting `{name}` is {shown(value)}, a relative path, which Flower's processes would look up in "
+                f"setting `{setting}` is {shown(path)}, a relative path, which Flower's processes would look up in "
                 "another folder; give an absolute one, or use `protosphere run`, which resolves it."
             )
-
-
-def _encoder_place(name: str) -> str:
-    """The file or folder of a public encoder; "" if its name contains no path."""
-    if plugins.is_file(name):
-        return plugins.parted(name)[0]
-    place = name.removeprefix("hf:")
-    return place if place != name and place.startswith(".") else ""

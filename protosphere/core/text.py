@@ -1,7 +1,7 @@
 """Text for messages: class names, durations, sizes, this program's version, and untrusted text on one line."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 LONGEST_NAME = 24  # longest class name, in characters
@@ -21,11 +21,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
-    """The number of classes, and their names: `3 classes: cat, dog, frog`.
-
-    Args:
-        room: characters for the names; the first is always listed.
-    """
+    """The number of classes, and their names as far as `room` characters allow: `3 classes: cat, dog, frog`."""
     if not labels:
         return "no class"
     fitting_names: list[str] = []
@@ -38,23 +34,16 @@ def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -
 
 
 def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
-    """A sentence without a full stop if accuracy is meaningless, because clients have a single class; else "".
-
-    Args:
-        labels_by_partition: partition -> labels of its samples; partitions without samples are ignored.
-    """
-    holders = {partition: labels[0] for partition, labels in sorted(labels_by_partition.items()) if len(labels) == 1}
+    """A sentence without a full stop if accuracy is meaningless, because clients have a single class; else ""."""
+    holders = [partition for partition, labels in sorted(labels_by_partition.items()) if len(labels) == 1]
     if len(names) == 1:
         return f"all data belong to {class_word(0, names)}: every prediction is correct, so accuracy means nothing"
     if not holders:
         return ""
-    class_labels = cut_apart([names[label] for label in holders.values()], LONGEST_NAME)[:MOST_CLIENTS]
-    items = [f"{partition}: {word}" for partition, word in zip(holders, class_labels, strict=False)]
-    items += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
-    subject = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
+    listed = ", ".join(map(str, holders[:MOST_CLIENTS])) + ", …" * (len(holders) > MOST_CLIENTS)
     return (
-        f"{subject} only one class ({', '.join(items)}): always predicting it is correct, so an accuracy of 100 % "
-        "means nothing there and raises the mean"
+        f"{counted(len(holders), 'client')} with samples of only one class ({listed}): always predicting it is "
+        "correct, so an accuracy of 100 % means nothing there and raises the mean"
     )
 
 
@@ -95,35 +84,27 @@ def one_line(text: str, most: int = 0) -> str:
 
 
 def quoted(text: str, most: int) -> str:
-    """Untrusted text as a quotation within a sentence: on one line, shortened to `most` characters, in quotation marks
-    that it cannot close."""
+    """Untrusted text as a quotation of at most `most` characters on one line, which it cannot close."""
     return f'"{one_line(text.translate(MARKS), most)}"'
 
 
 def cut_apart(names: Sequence[str], most: int) -> list[str]:
-    """Names for a plot or a table, each on one line of at most `most` characters; different names stay different. Do
-    not use them as keys.
+    """Names for a plot or a table, each on one line of at most `most` characters; different names stay different.
 
-    A long name loses its end; if names would then be equal, they lose their beginning instead, and remaining duplicates
-    get a number.
+    A long name loses its end. If names would then be equal, they lose their beginning, and duplicates get a number.
     """
     lines = {name: one_line(name) for name in names}
     counts = Counter(one_line(line, most) for line in lines.values())
-    cut_by_name: dict[str, str] = {}
+    labels: dict[str, str] = {}
     taken: set[str] = set()
     for name, line in lines.items():
-        cut = one_line(line, most)
-        if counts[cut] > 1 and len(line) > most:
-            cut = f"…{line[1 - most :]}"
-        cut_by_name[name] = _make_unique(cut, taken, most)
-        taken.add(cut_by_name[name])
-    return [cut_by_name[name] for name in names]
-
-
-def _make_unique(text: str, taken: Collection[str], most: int) -> str:
-    """Add a number to duplicates."""
-    candidate, number = text, 2
-    while candidate in taken:
-        end = f" ({number})"
-        candidate, number = one_line(text, most - len(end)) + end, number + 1
-    return candidate
+        label = one_line(line, most)
+        if counts[label] > 1 and len(line) > most:
+            label = f"…{line[1 - most :]}"
+        unique, number = label, 2
+        while unique in taken:
+            end = f" ({number})"
+            unique, number = one_line(label, most - len(end)) + end, number + 1
+        labels[name] = unique
+        taken.add(unique)
+    return [labels[name] for name in names]

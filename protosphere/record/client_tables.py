@@ -1,9 +1,6 @@
-"""Metrics by client as a tidy table: one row per client and round, one column per metric.
+"""Metrics by client as a tidy table, made from the lines: one row per client and round, one column per metric."""
 
-The lines of metrics.jsonl hold the same metrics by client; `clients.parquet` is made from them when a run ends.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +12,35 @@ TEST, VALIDATION = SPLITS
 COLUMN_OF_SPLIT = {TEST: "accuracy", VALIDATION: "validation"}
 
 
-def client_rows(
-    line: Mapping[str, Any], models: Mapping[int, str], names: Mapping[int, str], rule: str
-) -> list[dict[str, Any]]:
-    """The rows of one round, in partition order.
-
-    Args:
-        line: a line of metrics.jsonl with its metrics by client.
-        models: partition -> name of the client's model. names: partition -> name of the client, if it has one.
-        rule: the run's own inference rule, whose accuracies have their own columns.
-    """
-    figures_by_partition: dict[int, dict[str, Any]] = {}
-    seconds = line.get("time", {}).get("train", {})
-    for partition, client in line["clients"].items():
-        figures = figures_by_partition.setdefault(int(partition), {})
-        if "training" in client:
-            figures |= {"seconds": seconds.get(partition), **training_figures(client["training"])}
-        if "evaluation" in client:
-            figures |= _evaluation_figures(client["evaluation"], rule)
-    for partition, problem in line["problems"].items():
-        figures_by_partition.setdefault(int(partition), {})["problem"] = problem
-
-    rows = []
-    for partition, figures in sorted(figures_by_partition.items()):
-        client = {
-            "round": line["round"],
-            "client": partition,
-            "name": client_label(partition, names),
-            "model": models.get(partition, ""),
-        }
-        rows.append(client | figures)
-    return rows
-
-
 def rows_of_run(
     lines: Iterable[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str
-) -> Iterable[list[dict[str, Any]]]:
-    """The `client_rows` of each round.
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each round, in partition order, from the lines of metrics.jsonl and the entries of roster.json.
 
-    Args:
-        roster: the entries of roster.json.
+    The accuracies of `rule`, the run's own inference rule, have their own columns.
     """
     models = {entry["partition"]: entry["model"] for entry in roster}
     names = client_names(roster)
     for line in lines:
-        yield client_rows(line, models, names, rule)
+        rows = []
+        for partition in sorted(map(int, {*line["clients"], *line["problems"]})):
+            row = {"round": line["round"], "client": partition, "name": client_label(partition, names)}
+            row["model"] = models.get(partition, "")
+            rows.append(row | _client_figures(line, str(partition), rule))
+        yield rows
+
+
+def _client_figures(line: Mapping[str, Any], partition: str, rule: str) -> dict[str, Any]:
+    client = line["clients"].get(partition, {})
+    figures: dict[str, Any] = {}
+    if "training" in client:
+        figures["seconds"] = line.get("time", {}).get("train", {}).get(partition)
+        figures |= training_figures(client["training"])
+    if "evaluation" in client:
+        figures |= _evaluation_figures(client["evaluation"], rule)
+    if partition in line["problems"]:
+        figures["problem"] = line["problems"][partition]
+    return figures
 
 
 def training_figures(training: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +73,7 @@ def _evaluation_figures(evaluation: Mapping[str, Any], rule: str) -> dict[str, A
 
 
 def write(path: Path, rounds: Iterable[list[dict[str, Any]]]) -> None:
-    """Write the rows of all rounds as one Parquet file.
-
-    Args:
-        rounds: the rows of each round, held in memory as columns: 10,000 clients take 2 MB per round.
-    """
+    """Write the rows of all rounds as one Parquet file; in memory, 10,000 clients take 2 MB per round."""
     import pyarrow
     import pyarrow.parquet
 

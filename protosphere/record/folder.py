@@ -1,11 +1,11 @@
 """The run's folder: settings, one line of metrics per round, the checkpoint, the summary. Files are written completely
-or not at all (a temporary file, then a rename), except that lines are appended to metrics.jsonl and run.log."""
+or not at all, except that lines are appended to metrics.jsonl and run.log."""
 
 import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,28 +25,25 @@ from protosphere.core.files import (
     write_tensors,
 )
 from protosphere.core.home import results_root, stores
-from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, refuse_earlier, shown
+from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
+SETTINGS, ROSTER, STATUS = "settings.json", "roster.json", "status.json"
+LINES, CHECKPOINT, SUMMARY = "metrics.jsonl", "checkpoint.safetensors", "summary.json"
 TIMES_BY_CLIENT = ("train", "evaluate", "client")  # fields of a line's `time` that are by client
 UNFINISHED = ("starting", "running")  # states of a run that has not ended
 FORMAT = 4  # the format of a run's folder; this program cannot read others
-EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
 REMEDY = "restore it from a copy, or start a new run"
 # bytes of a new run's name before its random digits, since a data set's name may be too long for a file
 LONGEST_NAME = 100
 
-
+Line = dict[str, Any]
 Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
 
 
 class RunFolder:
-    """`<time>-<strategy>-<dataset>/` in the results folder.
-
-    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
-    prototypes.safetensors, and at the end clients.parquet (client_tables.py) and summary.json.
-    """
+    """`<time>-<strategy>-<dataset>/` in the results folder; docs/running.md lists its files."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -57,13 +54,12 @@ class RunFolder:
         """The run's name, which is also the name of the clients' stores."""
         return self.path.name
 
+    # --- a new run, and one to resume -----------------------------------------------------------------------
+
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
-        """Make a new folder, named after the time, method and data set, with eight random digits, because clients on
-        all machines store their models under its name.
-
-        Raises:
-            SettingError: when the results folder cannot be written.
+        """Make a new folder, and that of the clients' stores. Its name ends in random digits, because clients on all
+        machines store their models under it. Raises SettingError.
         """
         root = results_root(settings.results_dir)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time()))
@@ -72,13 +68,9 @@ class RunFolder:
         folder = cls(root / f"{plain_name(base_name, LONGEST_NAME)}-{secrets.token_hex(4)}")
         with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
-            folder.path.mkdir()
-        try:
             folder.make_stores()
-        except SettingError:
-            folder.path.rmdir()
-            raise
-        folder._write_json("settings.json", dict(run_config))
+            folder.path.mkdir()
+        folder._write_json(SETTINGS, dict(run_config))
         return folder
 
     @classmethod
@@ -88,21 +80,12 @@ class RunFolder:
         run_config: Mapping[str, Any],
         as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> "RunFolder":
-        """Open the folder that `resume` names (see `find_run`).
+        """Open the folder that `resume` names; `as_of_today` is as for `difference`.
 
-        Args:
-            as_of_today: converts stored settings to those that this version would store.
-
-        Raises:
-            SettingError: there is no such run, it has no checkpoint, or a setting differs that must not change.
+        Raises SettingError if there is no such run, it has no checkpoint, or a setting differs that must not change.
         """
         folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
-        if not is_run_name(folder.name):
-            raise SettingError(
-                f"cannot resume {folder.path}: clients keep their models under the folder's name, which is not a valid "
-                "run name; rename it back."
-            )
-        if not (folder.path / "checkpoint.safetensors").exists():
+        if not (folder.path / CHECKPOINT).exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
         if differing := difference(folder.settings(), run_config, MAY_DIFFER_ON_RESUME, as_of_today):
             name, old, new = differing
@@ -112,26 +95,9 @@ class RunFolder:
             )
         return folder
 
-    def settings(self) -> dict[str, Any]:
-        """The settings that the run was started with."""
-        settings = self._read_json("settings.json", dict)
-        if "digest" in settings:
-            # each JSON file of format 3 had one
-            raise SettingError(f"{self.path} {EARLIER_VERSION}.")
-        refuse_earlier(settings, self.path)
-        return settings
-
-    def roster(self) -> list[dict[str, Any]]:
-        """The clients at the start of the run, at its last resume, or after the last one joined or left."""
-        return self._read_json("roster.json", list)
-
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder while a server uses it.
-
-        Raises:
-            SettingError: another process holds it.
-        """
+        """Lock the folder while a server uses it. Raises SettingError if another process holds it."""
         with folder_lock(self.path, "a run"):
             # left by a server that was killed while writing
             for temporary in self.path.glob(".*.tmp"):
@@ -139,37 +105,24 @@ class RunFolder:
             yield
 
     def make_stores(self) -> None:
-        """Make the folder of the clients' stores, by which workers on other machines recognise the run's
-        PROTOSPHERE_HOME.
-
-        Raises:
-            SettingError: it cannot be written.
-        """
+        """Make the folder of the clients' stores, by which workers on other machines recognise the run's home."""
         with explain_unwritable(stores(self.name), "stores' folder"):
             stores(self.name).mkdir(parents=True, exist_ok=True)
 
     def discard_unless_begun(self) -> None:
         """Remove the folder if not even line 0 was written: it holds no result, and `latest` must not find it."""
-        if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
+        if (self.path / LINES).exists() or (self.path / CHECKPOINT).exists():
             return
         # a folder that cannot be removed matters less than the error that led here
         with suppress(OSError):
-            names = ("settings.json", "roster.json", "status.json", "origin.json", ".lock")
-            for name in names:
+            for name in (SETTINGS, ROSTER, STATUS, ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             stores(self.name).rmdir()
 
     def refuse_fewer_rounds(self, rounds: int, finished: int, resume: str) -> None:
-        """Refuse to end a resumed run before its last finished round, and `latest` for a run that cannot continue.
-
-        Args:
-            resume: how the run was named.
-
-        Raises:
-            SettingError: it should end earlier, or `latest` has already ended.
-        """
-        if resume == "latest" and rounds == finished and (self.path / "summary.json").exists():
+        """Refuse to end a resumed run before its last finished round, and `latest` for a run that has ended."""
+        if resume == "latest" and rounds == finished and (self.path / SUMMARY).exists():
             raise SettingError(
                 f"the newest run, {self.path}, has finished round {rounds} of {rounds}, so there is nothing to resume; "
                 "set more `rounds` to continue it, or name an earlier run."
@@ -179,43 +132,51 @@ class RunFolder:
                 f"setting `rounds` is {rounds}, but {self.path} has finished {finished}; resume with that many or more."
             )
 
+    # --- JSON files -----------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that the run was started with."""
+        return self._read_json(SETTINGS, dict)
+
     def set_end(self, rounds: int, settings: Settings) -> None:
         """Store when the run is to end, for a later resume."""
-        ends = {"stop-patience": settings.stop_patience, "rounds": rounds}
-        self._write_json("settings.json", self.settings() | ends)
+        self._write_json(SETTINGS, {**self.settings(), "stop-patience": settings.stop_patience, "rounds": rounds})
+
+    def roster(self) -> list[dict[str, Any]]:
+        """The clients at the start of the run, at its last resume, or after the last one joined or left."""
+        return self._read_json(ROSTER, list)
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Write the clients, with what each discloses."""
-        self._write_json("roster.json", roster)
-
-    def write_status(self, status: Mapping[str, Any]) -> None:
-        """Write the progress of the run, for other programs."""
-        self._write_json("status.json", status)
+        self._write_json(ROSTER, roster)
 
     def status(self) -> dict[str, Any]:
-        """Inverse of `write_status`. A run whose process ended before the run is `stopped`, whatever the file says."""
-        status = self._read_json("status.json", dict)
+        """The progress of the run; `stopped` if its process ended before the run did."""
+        status = self._read_json(STATUS, dict)
         if status.get("state") in UNFINISHED and not is_held(self.path):
             status["state"] = "stopped"
         return status
 
-    def _settle(self) -> None:
-        with explain_unwritable(self.path):
-            unsettled.settle()
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Write the progress of the run, for other programs."""
+        self._write_json(STATUS, status)
+
+    def summary(self) -> dict[str, Any]:
+        """The summary of a run that has ended."""
+        return self._read_json(SUMMARY, dict)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the run's summary, after the states of this process's clients are on disk."""
-        self._settle()
-        self._write_json("summary.json", summary)
+        with explain_unwritable(self.path):
+            unsettled.settle()
+        self._write_json(SUMMARY, summary)
 
-    def summary(self) -> dict[str, Any]:
-        """Inverse of `write_summary`."""
-        return self._read_json("summary.json", dict)
+    # --- lines ------------------------------------------------------------------------------------------------
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl and sync it to disk."""
         text = _as_text(line)
-        with explain_unwritable(self.path), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with explain_unwritable(self.path), (self.path / LINES).open("a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -230,118 +191,94 @@ class RunFolder:
 
     def _rewrite_lines(self, last_round: int, *further_lines: Mapping[str, Any]) -> None:
         """Rewrite metrics.jsonl with the lines up to `last_round`, and further lines."""
-        with self._replacing("metrics.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
+        with self._replacing(LINES) as temporary, temporary.open("w", encoding="utf-8") as file:
             for line in self.each_line():
                 if line["round"] <= last_round:
                     file.write(_as_text(line))
             for further_line in further_lines:
                 file.write(_as_text(further_line))
 
-    def lines(self, with_clients: bool = True) -> list[dict[str, Any]]:
-        """All complete lines of metrics.jsonl; a line that a crash cut short is left out.
+    def lines(self, with_clients: bool = True) -> list[Line]:
+        """All complete lines of metrics.jsonl, with their metrics by client, which may be large, or without.
 
-        Args:
-            with_clients: whether to include metrics by client, which may be large; `each_line` reads them line by line.
-
-        Raises:
-            SettingError: the lines cannot be read, or some are missing.
+        Raises SettingError if a line is damaged or missing.
         """
         # read before the lines: a run that ends meanwhile then has more lines, not fewer
-        ended, summary = (self.path / "summary.json").exists(), {}
-        if ended:
+        last_round = -1
+        if (self.path / SUMMARY).exists():
             # an unreadable summary is reported when it is read itself
-            with suppress(SettingError):
-                summary = self.summary()
+            with suppress(SettingError, KeyError, TypeError, ValueError):
+                last_round = int(self.summary()["rounds"])
         lines = []
         for line in self.each_line():
             lines.append(line if with_clients else _without_clients(line))
-        if problem := _describe_lost(lines, summary):
+        rounds = [line["round"] for line in lines]
+        if rounds != list(range(len(rounds))) or len(rounds) <= last_round:
             raise SettingError(
-                f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; restore it from "
-                "a copy, or `--resume` the run."
+                f"{self.path / LINES} lacks lines of finished rounds: a damaged disk or a cut copy does that; "
+                "restore it from a copy, or `--resume` the run."
             )
         return lines
 
-    def each_line(self) -> Iterator[dict[str, Any]]:
-        """The lines with their metrics by client, one at a time in memory.
-
-        Raises:
-            SettingError: a line cannot be read.
-        """
-        path = self.path / "metrics.jsonl"
+    def each_line(self) -> Iterator[Line]:
+        """The lines with their metrics by client, one at a time in memory. Raises SettingError if one is damaged."""
+        path = self.path / LINES
         if not path.exists():
             return
         try:
             for line in read_lines(path):
-                if isinstance(line, dict) and "clients_in" in line:
-                    raise SettingError(f"{path} {EARLIER_VERSION}.")
+                if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+                    raise OSError("a line has no round")
                 yield line
         except OSError as error:
             raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
-    def newest_line(self) -> dict[str, Any]:
-        """The last line with its metrics by client; empty if there is none.
-
-        Raises:
-            SettingError: a line cannot be read.
-        """
-        newest: dict[str, Any] = {}
+    def newest_line(self) -> Line:
+        """The last line with its metrics by client; empty if there is none."""
+        newest: Line = {}
         for line in self.each_line():
             newest = line
         return newest
 
     def write_client_table(self, rule: str) -> None:
-        """Write the metrics by client of all rounds as one tidy table.
-
-        Args:
-            rule: the run's own inference rule.
-        """
+        """Write the metrics by client of all rounds as one tidy table; `rule` is the run's own inference rule."""
         with self._replacing(client_tables.FILE) as temporary:
             client_tables.write(temporary, client_tables.rows_of_run(self.each_line(), self.roster(), rule))
 
     def truncate(self, last_round: int) -> None:
         """Drop everything after the line of `last_round`: later rounds are run again.
 
-        Raises:
-            SettingError: a line up to there is missing, so that the run would be incomplete.
+        Raises SettingError if a line up to there is missing.
         """
-        try:
-            rounds = [line["round"] for line in self.each_line() if line["round"] <= last_round]
-        except (TypeError, KeyError):
-            raise SettingError(
-                f"{self.path / 'metrics.jsonl'} holds a line without a round, which this program did not write; "
-                f"{REMEDY}."
-            ) from None
+        rounds = [line["round"] for line in self.each_line() if line["round"] <= last_round]
         if rounds != list(range(last_round + 1)):
             raise SettingError(
-                f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
-                "restore it, or start a new run."
+                f"{self.path / LINES} no longer holds a line for each of the {last_round} finished rounds; {REMEDY}."
             )
         self._rewrite_lines(last_round)
         with explain_unwritable(self.path):
             # files about the end or about later rounds are outdated
-            for name in ("summary.json", "report.html", client_tables.FILE):
+            for name in (SUMMARY, "report.html", client_tables.FILE):
                 (self.path / name).unlink(missing_ok=True)
+
+    # --- the checkpoint ---------------------------------------------------------------------------------------
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """Write the server's state after a round: tensors and a JSON value. The states of this process's clients are
         synced to disk first, since the checkpoint relies on them."""
         metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
-        self._settle()
-        with self._replacing("checkpoint.safetensors") as temporary:
+        with explain_unwritable(self.path):
+            unsettled.settle()
+        with self._replacing(CHECKPOINT) as temporary:
             write_tensors(temporary, tensors, metadata)
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Inverse of `save_checkpoint`.
-
-        Raises:
-            SettingError: it cannot be read, or the folder had another name when it was made.
-        """
-        path = self.path / "checkpoint.safetensors"
+        """Inverse of `save_checkpoint`. Raises SettingError if it cannot be read, or its folder was renamed."""
+        path = self.path / CHECKPOINT
         try:
             tensors, metadata = read_tensors(path)
             run, meta = metadata["run"], json.loads(metadata["meta"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise SettingError(f"the checkpoint {path} cannot be read ({error}); start a new run.") from None
         if run != self.name:
             raise SettingError(
@@ -361,9 +298,7 @@ class RunFolder:
         return content
 
     def _write_json(self, name: str, value: Any) -> None:
-        self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-    def _write(self, name: str, text: str) -> None:
+        text = json.dumps(value, indent=2, allow_nan=False) + "\n"
         with self._replacing(name) as temporary:
             temporary.write_text(text)
 
@@ -374,79 +309,71 @@ class RunFolder:
             yield temporary
 
 
+# --- finding runs -----------------------------------------------------------------------------------------------
+
+
+def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
+    """The folder of a run, by its path, its name in the results folder, `latest`, or its number in Flower.
+
+    `latest` is the newest run with a checkpoint; one that `resumes` must be the newest of all. Raises SettingError.
+    """
+    root = results_root(results_dir)
+    if name == "latest":
+        return _find_latest(root, resumes)
+    places = [Path(os.path.expanduser(name)), root / name]
+    for path in places:
+        if path.is_absolute() and (path / SETTINGS).exists():
+            # the last part of the path is the run's name, which `..` or a link would hide
+            return path.resolve()
+    if name.isdecimal() and (folder := find_flower_run(name, root)):
+        return folder.resolve()
+    if any((path / "comparison.json").exists() for path in places):
+        raise SettingError(f"{shown(name)} is a comparison, which `protosphere compare --resume` continues.")
+    raise SettingError(
+        f"setting `resume` is {shown(name)}, but no run with a {SETTINGS} is there or in {root}; give a run's folder, "
+        'its name in the results folder, its number in `flwr ls`, or "latest".'
+    )
+
+
+def _find_latest(root: Path, resumes: bool) -> Path:
+    files = sorted(root.glob(f"*/{SETTINGS}"), key=lambda file: file.stat().st_mtime_ns)
+    runs = [file.parent.resolve() for file in files if _is_run(file.parent)]
+    runs_with_rounds = [run for run in runs if (run / CHECKPOINT).exists()]
+    if resumes and runs and runs[-1:] != runs_with_rounds[-1:]:
+        earlier = f", or resume an earlier run: {runs_with_rounds[-1].name}" if runs_with_rounds else ""
+        raise SettingError(
+            f'setting `resume` is "latest", but the newest run, {runs[-1]}, has no finished round; start it '
+            f"again{earlier}."
+        )
+    if not runs_with_rounds:
+        raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
+    return runs_with_rounds[-1]
+
+
 def _is_run(folder: Path) -> bool:
     """Whether a folder with a settings.json belongs to a run: other programs use this file name, too."""
-    if any((folder / name).exists() for name in ("status.json", "metrics.jsonl", "checkpoint.safetensors")):
+    if any((folder / name).exists() for name in (STATUS, LINES, CHECKPOINT)):
         return True
     with suppress(SettingError):
         return "strategy" in RunFolder(folder).settings()
     return False
 
 
-def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
-    """The folder of a run, by its path, its name in the results folder, `latest`, or its number in Flower.
-
-    Args:
-        resumes: whether `latest` means the run that was started or resumed last; otherwise it is the newest of these
-            with a checkpoint.
-
-    Raises:
-        SettingError: there is none, or the run to resume has no finished round.
-    """
-    root = results_root(results_dir)
-    if name == "latest":
-        files = sorted(root.glob("*/settings.json"), key=lambda file: file.stat().st_mtime_ns)
-        runs = [file.parent.resolve() for file in files if _is_run(file.parent)]
-        runs_with_rounds = [run for run in runs if (run / "checkpoint.safetensors").exists()]
-        if resumes and runs and runs[-1:] != runs_with_rounds[-1:]:
-            earlier = f", or resume an earlier run: {runs_with_rounds[-1].name}" if runs_with_rounds else ""
-            raise SettingError(
-                f'setting `resume` is "latest", but the newest run, {runs[-1]}, has no finished round; start it '
-                f"again{earlier}."
-            )
-        if not runs_with_rounds:
-            raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
-        return runs_with_rounds[-1]
-    for path in (Path(os.path.expanduser(name)), root / name):
-        if path.is_absolute() and (path / "settings.json").exists():
-            # the last part of the path is the run's name, which `..` or a link would hide
-            return path.resolve()
-    if name.isdecimal() and (folder := find_flower_run(name, root)):
-        return folder.resolve()
-    if any((path / "comparison.json").exists() for path in (Path(os.path.expanduser(name)), root / name)):
-        raise SettingError(
-            f"setting `resume` is {shown(name)}, but this is a comparison, which `protosphere compare --resume` "
-            "continues."
-        )
-    raise SettingError(
-        f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
-        'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
-    )
-
-
 def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> Path | None:
-    """The folder of the run with this number in Flower; None if there is none.
-
-    Args:
-        results: the results folder.
-        most: how many of the newest folders to search, by name, since names begin with the time.
-    """
-    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
+    """The folder of the run with this number in Flower, among the newest `most` in the results folder."""
+    for path in sorted(results.glob(f"*/{STATUS}"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
             if json.loads(path.read_bytes())["flower_run"] == flower_run:
                 return path.parent
     return None
 
 
-def append_log(log: Path, text: str) -> Path | None:
-    """Append to a log, which a resumed run continues. Returns None if it cannot be written."""
-    try:
+def append_log(log: Path, text: str) -> None:
+    """Append to a log, which a resumed run continues; a log that cannot be written is left as it is."""
+    with suppress(OSError):
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
             file.write(text)
-    except OSError:
-        return None
-    return log
 
 
 def difference(
@@ -455,11 +382,9 @@ def difference(
     indifferent: Set[str],
     as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> tuple[str, str, str] | None:
-    """The first setting in which two runs differ, with both values in words; None if there is none.
+    """The first setting, other than `indifferent` ones, in which two runs differ, with both values in words.
 
-    Args:
-        indifferent: settings in which they may differ.
-        as_of_today: converts old settings to those that this version would store.
+    `as_of_today` converts old settings to those that this version would store.
     """
     # the method first, since the rest needs its code, and only the code of the new settings may be run
     names: Set[str] = {"strategy"} & old.keys()
@@ -485,36 +410,15 @@ def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[N
         ) from None
 
 
-def _without_clients(line: dict[str, Any]) -> dict[str, Any]:
-    """A line without its metrics by client. Anything that is not a line is left for its reader to refuse."""
-    if not isinstance(line, dict) or not isinstance(line.get("time"), dict):
-        return line
-    time_of_round = {name: seconds for name, seconds in line["time"].items() if name not in TIMES_BY_CLIENT}
-    return {**line, "clients": {}, "time": time_of_round}
+def _without_clients(line: Line) -> Line:
+    """A line without its metrics by client."""
+    seconds = line.get("time")
+    if isinstance(seconds, dict):
+        seconds = {name: value for name, value in seconds.items() if name not in TIMES_BY_CLIENT}
+        line = {**line, "time": seconds}
+    return {**line, "clients": {}}
 
 
 def _as_text(line: Mapping[str, Any]) -> str:
     """A line of metrics.jsonl."""
     return json.dumps(line, allow_nan=False) + "\n"
-
-
-def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
-    """Which of a run's lines are missing, as part of a sentence; "" if none are.
-
-    Args:
-        summary: the summary of a run that has ended; otherwise empty.
-    """
-    if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
-        # what is no line at all is its reader's to refuse
-        return ""
-    rounds = [line["round"] for line in lines]
-    if rounds and rounds[0] == 1:
-        return EARLIER_VERSION
-    for number, actual in enumerate(rounds):
-        if actual != number:
-            return f"has a line of round {actual} where that of round {number} should be"
-    if summary.get("format") != FORMAT or not isinstance(summary.get("rounds"), int):
-        return ""
-    if len(rounds) <= summary["rounds"]:
-        return f"has lines up to round {len(rounds) - 1}, and summary.json is of {summary['rounds']} rounds"
-    return ""

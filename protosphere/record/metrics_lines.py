@@ -2,6 +2,8 @@
 
 Line 0 has the evaluation of the untrained models. Line r has the training of round r and the evaluation of the models
 after it. Everything except `time` is bit-identical for equal settings and seed.
+
+`ratio` is everywhere the largest weight of a client, in multiples of the clients' median number of samples.
 """
 
 import math
@@ -9,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protosphere.core.text import duration, readable_size
 from protosphere.record.confusion import MANY, confusion_figures
 from protosphere.record.replies import Bytes, Reply
 from protosphere.wire.claims import over_claimed
@@ -17,22 +20,17 @@ from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigu
 MAJORITY = "majority-class"  # the baseline beside every result: always predict the client's most frequent class
 SPLITS = ("test", "validation")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
-LEGEND = "one line per round: test accuracy (of the worst client), payload up/down, time; round 0 is untrained"
+LEGEND = "one line per round: test accuracy (of the worst client), payload, time; round 0 is untrained"
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """The messages of a round that ask for training, or those that ask for an evaluation.
+    """The messages of a round that ask for training, or those that ask for an evaluation."""
 
-    Attributes:
-        replies: in partition order. sent: partition -> the size of the message to it.
-        seconds: the time from the first message to the last reply.
-    """
-
-    replies: Sequence[Reply]
-    sent: Mapping[int, Bytes]
-    seconds: float
+    replies: Sequence[Reply]  # in partition order
+    sent: Mapping[int, Bytes]  # partition -> the size of the message to it
+    seconds: float  # from the first message to the last reply
 
     @property
     def bytes_up(self) -> Bytes:
@@ -66,12 +64,7 @@ def empty_line(number: int) -> Line:
 
 
 def training_line(number: int, exchanged: Exchanged, server: Mapping[str, Any], ratio: float = math.inf) -> Line:
-    """The line of a round's training: metrics over clients and by client, bytes and seconds.
-
-    Args:
-        server: the server's figures from the aggregation.
-        ratio: the largest weight of a client in the loss, in multiples of the clients' median number of samples.
-    """
+    """The line of a round's training: metrics over clients, by client and of the `server`, bytes and seconds."""
     line = empty_line(number)
     reports = exchanged.reports()
     trainings = {partition: report.training for partition, report in reports.items() if report.training}
@@ -106,15 +99,13 @@ def add_evaluation(
     identities: Mapping[int, Identity] | None = None,
     counts_payload: bool = False,
 ) -> None:
-    """Add the evaluation of a round to its line, by domain as well if clients name their domains. `capped` lists the
-    partitions whose number of test samples was capped.
+    """Add the evaluation of a round to its line, by domain as well if clients name their domains.
 
     Args:
         rule: the run's own inference rule.
-        ratio: the largest weight of a client, in multiples of the median.
-        counts_payload: whether the payload of these messages counts as training: if a method sends a download only
-            once, the evaluation may be the first to bring it.
+        counts_payload: whether the payload of these messages counts as training, because it is sent only once.
     """
+    identities = identities or {}
     sizes = line["bytes"]
     sizes["evaluation_wire_up"] += exchanged.bytes_up.wire
     for reply in exchanged.replies:
@@ -136,21 +127,20 @@ def add_evaluation(
     if not by_partition:
         return
     line["evaluation"] = {"rules": over_clients(by_partition, ratio)}
-    if capped := sorted(over_claimed(samples_of(by_partition), ratio)):
+    if capped := sorted(over_claimed(_count_samples(by_partition, 0), ratio)):
         line["evaluation"]["capped"] = capped
     by_domain: dict[str, dict[int, Evaluation]] = {}
     for partition, evaluation in by_partition.items():
-        if identities and identities[partition].domain:
+        if partition in identities and identities[partition].domain:
             by_domain.setdefault(identities[partition].domain, {})[partition] = evaluation
     if by_domain:
         line["evaluation"]["domains"] = {domain: over_clients(by_domain[domain], ratio) for domain in sorted(by_domain)}
     for partition, evaluation in sorted(by_partition.items()):
         line["clients"].setdefault(str(partition), {})["evaluation"] = of_client(evaluation)
         line["time"]["evaluate"][str(partition)] = evaluation.seconds
-    line |= auc_figures(by_partition, rule, ratio)
+    line |= _auc_figures(by_partition, rule, ratio)
     counts = {reply.partition: reply.confusion for reply in exchanged.replies if reply.confusion}
-    models = {partition: identity.model for partition, identity in (identities or {}).items()}
-    line |= confusion_figures(counts, rule, models)
+    line |= confusion_figures(counts, rule, {partition: identity.model for partition, identity in identities.items()})
 
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
@@ -162,15 +152,13 @@ def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
     return results
 
 
-def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float) -> Line:
+def _auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float) -> Line:
     """`roc_auc` of a line: the mean over clients, weighted by capped numbers of test samples, and the worst value;
     empty if no client reported any."""
     areas = {partition: e.auc for partition, e in sorted(by_partition.items()) if e.auc is not None and e.rows[0]}
     if not areas:
         return {}
-    samples = {partition: by_partition[partition].rows[0] for partition in areas}
-    shares = over_claimed(samples, ratio)
-    weights = {partition: shares.get(partition, 1.0) * count for partition, count in samples.items()}
+    weights = _cap({partition: by_partition[partition].rows[0] for partition in areas}, ratio)
     mean = math.fsum(weights[partition] * area for partition, area in areas.items()) / math.fsum(weights.values())
     figures: Line = {"rule": rule, "mean": mean, "worst": min(areas.values()), "clients": len(areas)}
     # as with the confusion matrix, not by client if there are many
@@ -181,24 +169,19 @@ def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float)
 
 def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
     """Means of the clients' training metrics: terms of the loss weighted by training samples, the others unweighted
-    over the clients that report them. `steps` is the number of gradient steps per client in this round.
-
-    Args:
-        ratio: the largest weight of a client, in multiples of the clients' median number of samples.
-    """
+    over the clients that report them. `steps` is the number of gradient steps per client in this round."""
     if not trainings:
         return {}
-    partitions = sorted(trainings)
-    shares = over_claimed({partition: trainings[partition].rows for partition in partitions}, ratio)
-    weights = {partition: trainings[partition].rows * shares.get(partition, 1.0) for partition in partitions}
+    trainings = dict(sorted(trainings.items()))
+    weights = _cap({partition: training.rows for partition, training in trainings.items()}, ratio)
     loss = {}
-    for name in dict.fromkeys(name for partition in partitions for name in trainings[partition].parts):
-        having = [partition for partition in partitions if name in trainings[partition].parts]
-        total = sum(weights[partition] for partition in having)
-        loss[name] = math.fsum(trainings[p].parts[name] * weights[p] for p in having) / total
+    for name in dict.fromkeys(name for training in trainings.values() for name in training.parts):
+        terms = {partition: t.parts[name] for partition, t in trainings.items() if name in t.parts}
+        total = sum(weights[partition] for partition in terms)
+        loss[name] = math.fsum(term * weights[partition] for partition, term in terms.items()) / total
     figures = {"loss": loss, "steps": sum(training.steps for training in trainings.values()) / len(trainings)}
     for name in MEANS:
-        values = [getattr(trainings[partition], name) for partition in partitions]
+        values = [getattr(training, name) for training in trainings.values()]
         measured = [value for value in values if value is not None]
         if measured:
             figures[name] = math.fsum(measured) / len(measured)
@@ -206,65 +189,60 @@ def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math
 
 
 def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[str, dict[str, Any]]:
-    """Accuracy by rule and split, over clients.
+    """Accuracy over clients: rule -> split -> metrics. A split without samples is missing.
 
-    Args:
-        evaluations: partition -> evaluation.
-        ratio: the largest weight of a client, in multiples of the clients' median number of samples.
-
-    Returns:
-        rule -> split -> mean (weighted by capped numbers of samples), plain_mean, std (over clients), worst,
-        worst_tenth (mean of the worst tenth of clients, at least one), clients (how many) and rows (their samples,
-        capped). A split without samples is missing.
+    `mean` is weighted by capped numbers of samples, whose sum is `rows`; `std` is over clients, and `worst_tenth` the
+    mean of the worst tenth of them, at least one.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}
     for index, split in enumerate(SPLITS):
-        claims = samples_of(evaluations, index)
-        shares = over_claimed(claims, ratio)
+        shares = over_claimed(_count_samples(evaluations, index), ratio)
         for rule in rules:
             counts = {}
             for partition, evaluation in sorted(evaluations.items()):
-                if rule in evaluation.correct and claims[partition]:
-                    counts[partition] = evaluation.correct[rule][index], claims[partition]
+                if rule in evaluation.correct and evaluation.rows[index]:
+                    counts[partition] = evaluation.correct[rule][index], evaluation.rows[index]
             if counts:
-                figures[rule][split] = _spread(counts, shares)
+                figures[rule][split] = _summarise(counts, shares)
     return figures
 
 
-def samples_of(evaluations: Mapping[int, Evaluation], index: int = 0) -> dict[int, int]:
-    """Partition -> the reported number of samples of a split, by default of the test split."""
-    return {partition: sum(evaluation.rows[index : index + 1]) for partition, evaluation in evaluations.items()}
+def _count_samples(evaluations: Mapping[int, Evaluation], index: int) -> dict[int, int]:
+    """Partition -> the reported number of samples of a split."""
+    return {partition: evaluation.rows[index] for partition, evaluation in evaluations.items()}
 
 
-def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
-    """The metrics of one rule and split.
+def _cap(samples: Mapping[int, int], ratio: float) -> dict[int, float]:
+    """Partition -> the weight of its samples."""
+    shares = over_claimed(samples, ratio)
+    return {partition: count * shares.get(partition, 1.0) for partition, count in samples.items()}
 
-    Args:
-        counts_by_client: client -> correct predictions and samples.
-        shares: client -> the accepted share of its samples, if they were capped.
-    """
+
+def _summarise(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
+    """The metrics of one rule and split, from (correct predictions, samples) and the accepted share of samples."""
     accuracies = sorted(right / samples for right, samples in counts_by_client.values())
     plain_mean = math.fsum(accuracies) / len(accuracies)
     tenth = accuracies[: max(1, len(accuracies) // 10)]
-    capped_values = []
+    right_sum: float = 0
+    samples_sum: float = 0
     for partition, (right, samples) in counts_by_client.items():
         share = shares.get(partition, 1)
-        capped_values.append((share * right, share * samples))
+        right_sum += share * right
+        samples_sum += share * samples
     return {
-        "mean": sum(right for right, _ in capped_values) / sum(samples for _, samples in capped_values),
+        "mean": right_sum / samples_sum,
         "plain_mean": plain_mean,
         "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
         "worst": accuracies[0],
         "worst_tenth": math.fsum(tenth) / len(tenth),
         "clients": len(accuracies),
-        "rows": round(sum(samples for _, samples in capped_values)),
+        "rows": round(samples_sum),
     }
 
 
 def of_client(evaluation: Evaluation) -> dict[str, Any]:
-    """One client's accuracies: rule -> one per reported split in the order of `SPLITS`; None for a split without
-    samples."""
+    """One client's accuracies: rule -> one per split in the order of `SPLITS`; None for a split without samples."""
     accuracies: dict[str, Any] = {}
     for rule, counts in evaluation.correct.items():
         pairs = zip(counts, evaluation.rows, strict=True)
@@ -273,12 +251,7 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], is_last: bool = False) -> str:
-    """The console line of a round, as `LEGEND` explains; at most 100 characters up to round 999.
-
-    Args:
-        seconds: the wall-clock seconds of this process's rounds so far, newest last.
-        is_last: whether no round follows, even if the run ends before `rounds`.
-    """
+    """The console line of a round, as `LEGEND` explains, with the `seconds` of this process's rounds, newest last."""
     number = line["round"]
     parts = [f"round {number:>{len(str(rounds))}}/{rounds}"]
     test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
@@ -289,31 +262,11 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], i
     elif ensemble:
         parts.append(f"{ensemble} %")
     if number:
-        parts.append(_sizes(*(line["bytes"][f"payload_{way}"] for way in ("up", "down"))))
-    parts.append(_format_brief(seconds[-1]))
+        up, down = (readable_size(line["bytes"][f"payload_{way}"]) for way in ("up", "down"))
+        parts.append(f"{up} up, {down} down")
+    parts.append(f"{seconds[-1]:.1f} s")
     if 0 < number < rounds and not is_last:
         # the first round includes starting the workers and is not representative
         usual = seconds[1:] or seconds
-        parts.append(f"{_format_brief((rounds - number) * sum(usual) / len(usual))} left")
+        parts.append(f"{duration((rounds - number) * sum(usual) / len(usual))} left")
     return " | ".join(parts)
-
-
-def _sizes(*counts: int) -> str:
-    """Sizes in a common unit, with two or three digits."""
-    scale, unit = 1e3, "kB"
-    for larger_scale, larger_unit in ((1e6, "MB"), (1e9, "GB")):
-        if max(counts) >= 0.9995 * larger_scale:
-            scale, unit = larger_scale, larger_unit
-    return f"{'/'.join(_digits(count / scale) for count in counts)} {unit}"
-
-
-def _format_brief(seconds: float) -> str:
-    """A duration in one unit."""
-    for size, unit, most in ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5)):
-        if seconds / size < most:
-            return f"{_digits(seconds / size)} {unit}"
-    return f"{_digits(seconds / 86400)} d"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"

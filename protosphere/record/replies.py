@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from protosphere.wire.confusion import Triples
+from protosphere.record.confusion import Triples
 from protosphere.wire.payloads import Report
 
 
@@ -21,31 +21,19 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of one client.
-
-    Attributes:
-        trains: whether it was asked to train; otherwise it was asked to evaluate.
-        report: the decoded reply with its checked upload; None when the whole reply is unusable.
-        problem: why the reply or its upload was dropped; "" if it was not.
-        dropped: whether its upload was refused, or is missing although one was due.
-        ensemble: its checked class probabilities for the shared test set, (n, K) float16.
-        confusion: its checked confusion matrix as (true class, predicted class, samples).
-        refused: why an optional item was dropped, which leaves the rest of the reply valid.
-        false: whether its sample counts contradict the client's identity; then the whole reply is ignored.
-        blames: whether it reports that a user's method has failed.
-    """
+    """The reply of one client."""
 
     partition: int
-    trains: bool
-    report: Report | None = None
-    problem: str = ""
-    dropped: bool = False
+    trains: bool  # whether it was asked to train; otherwise it was asked to evaluate
+    report: Report | None = None  # the decoded reply with its checked upload; None if it is unusable
+    problem: str = ""  # why the reply or its upload was dropped
+    dropped: bool = False  # whether its upload was refused, or is missing although one was due
     size: Bytes = field(default_factory=Bytes)
-    ensemble: Tensor | None = None
-    confusion: Triples = field(default_factory=list)
-    refused: str = ""
-    false: bool = False
-    blames: bool = False
+    ensemble: Tensor | None = None  # its checked class probabilities for the shared test set, (n, K) float16
+    confusion: Triples = field(default_factory=list)  # its checked confusion matrix
+    refused: str = ""  # why an optional item was dropped, which leaves the rest of the reply valid
+    false: bool = False  # whether its sample counts contradict the client's identity; the whole reply is then ignored
+    blames: bool = False  # whether it reports that a user's method has failed
 
     @property
     def problems(self) -> str:

@@ -1,6 +1,5 @@
-"""Prototypes that a run stores for its report and `Run.prototypes`: distances between the global ones, and the vectors
-of the newest round. With `keep-prototypes = "all"`, the vectors of every round are stored, one file each in
-`prototypes/`."""
+"""Prototypes that a run stores for its report and `Run.prototypes`: those of the newest round and, with
+`keep-prototypes = "all"`, of every round, one file each in `prototypes/`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,9 +24,8 @@ NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # the file of the newes
 
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
-    """`separation`: distances and angles between the prototypes that all clients share, scaled as targets (times
-    `scale`). It is empty if clients get mixtures or different prototypes, or if there are fewer than two or too
-    many."""
+    """`separation`: distances and angles between the prototypes that all clients share, times `scale`; empty if
+    clients get mixtures or different prototypes, or if there are fewer than two or too many."""
     common = _common(downloads)
     if not isinstance(common, PrototypeSet) or len(common) * common.vectors.numel() > MOST_PRODUCTS:
         return {}
@@ -43,30 +41,30 @@ def snapshot(
     Returns:
         `global/labels` (k,) and `global/vectors` (k, d) as targets; `local/clients` (n,), `local/labels` (n,) and
         `local/vectors` (n, d) as uploaded, times `upload_scale`; for mixtures, the means. The second value holds the
-        number of clients, the number left out to save space (those with the highest numbers), and `scaled` if uploads
-        were multiplied.
+        number of clients, of those left out to save space, and `scaled` if uploads were multiplied.
     """
     tensors: dict[str, Tensor] = {}
     common = _common(downloads)
     if common is not None:
         tensors |= {"global/labels": common.labels, "global/vectors": scale * common.points}
-    vectors_by_client = {partition: class_vectors(upload) for partition, upload in sorted(uploads.items())}
-    sets_by_client = {partition: vectors for partition, vectors in vectors_by_client.items() if vectors is not None}
-    clients, labels, points, room = [], [], [], MOST_VALUES
-    for partition, vectors in sets_by_client.items():
+    number, clients, labels, points, room = 0, [], [], [], MOST_VALUES
+    for partition, upload in sorted(uploads.items()):
+        vectors = class_vectors(upload)
+        if vectors is None:
+            continue
+        number += 1
         room -= vectors.points.numel()
-        if room < 0:
-            break
-        clients.append(torch.full_like(vectors.labels, partition))
-        labels.append(vectors.labels)
-        points.append(upload_scale * vectors.points)
+        if room >= 0:
+            clients.append(torch.full_like(vectors.labels, partition))
+            labels.append(vectors.labels)
+            points.append(upload_scale * vectors.points)
     if clients:
         tensors |= {
             "local/clients": torch.cat(clients),
             "local/labels": torch.cat(labels),
             "local/vectors": torch.cat(points),
         }
-    about = {"clients": len(sets_by_client), "left_out": len(sets_by_client) - len(clients)}
+    about = {"clients": number, "left_out": number - len(clients)}
     if upload_scale != 1:
         about["scaled"] = 1
     return tensors, about
@@ -78,14 +76,7 @@ def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], every: bool = False) -> None:
-    """Write a round's prototypes, with the numbers about them.
-
-    Args:
-        folder: the run's folder. every: whether to keep all rounds or only the newest.
-
-    Raises:
-        SettingError: they cannot be written.
-    """
+    """Write a round's prototypes, with the numbers about them, to the run's folder; `every` keeps all rounds."""
     texts = {name: str(value) for name, value in about.items()}
     number = about["round"]
     with explain_unwritable(folder):
@@ -103,27 +94,21 @@ def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], 
 
 
 def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Load the newest round's prototypes; both values are empty if there are none.
+    """Load the newest round's prototypes, and the numbers about them; both are empty if there are none."""
+    return _read(folder / NEWEST) if (folder / NEWEST).exists() else ({}, {})
 
-    Raises:
-        SettingError: the file cannot be read.
-    """
-    path = folder / NEWEST
-    if not path.exists():
-        return {}, {}
+
+def read_round(folder: Path, number: int) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Load the prototypes of a round of `kept_rounds`, and the numbers about them."""
+    return _read(_file(folder, number))
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
     try:
         tensors, metadata = read_tensors(path)
         return tensors, {name: int(value) for name, value in metadata.items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise SettingError(f"the prototypes in {path} cannot be read ({error}); remove the file.") from None
-
-
-def read_round(folder: Path, number: int) -> dict[str, Tensor]:
-    """Load the tensors of a round, named as in `snapshot`; empty if the file is missing or unreadable."""
-    try:
-        return read_tensors(_file(folder, number))[0]
-    except (OSError, SafetensorError):
-        return {}
 
 
 def kept_rounds(folder: Path) -> list[int]:

@@ -1,23 +1,25 @@
 """Computes a run's summary from the lines of metrics.jsonl."""
 
 import math
+import platform
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 from protosphere.core.client_names import NAMELESS, client_word
 from protosphere.core.settings import Settings
-from protosphere.core.text import percent
+from protosphere.core.text import own_version
 from protosphere.record.confusion import per_class
 from protosphere.record.folder import FORMAT
 from protosphere.record.metrics_lines import MAJORITY, Line
-from protosphere.record.provenance import versions
 from protosphere.wire.claims import most_believed
 
 MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same as an unweighted mean over clients
 FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "worst", "clients")
-FAR_BELOW = 0.1  # a trained classifier is rarely this far below a linear discriminant of its own features
+PACKAGES = ("flwr", "torch", "numpy", "safetensors")
 
 
 def summarise(
@@ -35,7 +37,6 @@ def summarise(
     Args:
         rule: the run's main inference rule.
         written: the settings in the run's folder.
-        companion: from `companions`: a second model that takes part in every metric.
         stopped: what ended the run before its last round.
         each_line: reads the lines again with metrics by client, if `lines` lack them.
     """
@@ -73,31 +74,19 @@ def outcome(
     each_line: Iterable[Mapping[str, Any]] | None = None,
 ) -> Line:
     """The accuracies of a summary: `headline`, `floor`, `rules` and, if clients name their domain, `domains` and
-    `domains-unweighted`.
-
-    Args:
-        rule: the run's main inference rule.
-        lines: of metrics.jsonl.
-        ratio: the largest weight of a client.
-        each_line: as for `summarise`.
-    """
+    `domains-unweighted`. Arguments are those of `summarise`; `ratio` is the largest weight of a client."""
     rules = headlines(lines, ratio, each_line)
     primary = rules.get(rule, {})
     figure = primary_figure(primary)
-    tested = [(line["round"], line["evaluation"]) for line in lines if _is_tested(line.get("evaluation"), rule)]
-    if figure == "selected":
-        tested = [entry for entry in tested if entry[0] == primary["selected_round"]]
     # the floor is taken from the same evaluation as the headline, and so from the same clients
     number: int | None = None
     evaluation: Line = {"rules": {}}
-    if tested:
-        number, evaluation = tested[-1]
+    for line in lines:
+        is_chosen = figure != "selected" or line["round"] == primary["selected_round"]
+        if is_chosen and _is_tested(line.get("evaluation"), rule):
+            number, evaluation = line["round"], line["evaluation"]
     test_figures = evaluation["rules"].get(rule, {}).get("test", {})
     floor = evaluation["rules"].get(MAJORITY, {}).get("test", {})
-    majority = {
-        MAJORITY: floor.get("mean"),
-        MAJORITY_UNWEIGHTED: floor.get("plain_mean"),
-    }
     headline = {
         "rule": rule,
         "figure": figure,
@@ -111,7 +100,7 @@ def outcome(
         headline["capped"] = evaluation["capped"]
     return {
         "headline": headline,
-        "floor": majority,
+        "floor": {MAJORITY: floor.get("mean"), MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != MAJORITY},
         **by_domain(evaluation),
     }
@@ -129,27 +118,12 @@ def headlines(
 ) -> dict[str, dict[str, float | int | None]]:
     """The run's results by rule, from the lines of metrics.jsonl.
 
-    Round 0, before training, is never selected; ties go to the latest round. `selected` and `best` are chosen among the
-    rounds in which all clients that were due were evaluated, or, if there is no such round, among those with the most
-    clients: otherwise, a round without a weak client could be the best one.
-
-    Args:
-        ratio: the largest weight of a client, in medians of the clients' numbers of test samples.
-        each_line: as for `summarise`.
-
-    Returns:
-        rule -> dict with
-        selected, selected_round: test mean at the evaluation with the best validation mean; None without validation
-            samples.
-        best: the highest test mean of any evaluation (TinyProto's); chosen on the test set, as in the papers, like the
-            next three.
-        client-best, client-best-unweighted: the mean of every client's own best, weighted by test samples or unweighted
-            (ProtoNorm's).
-        last-5: the mean of the last five evaluations, or of as many as there are (FedPAGR's). These are None before the
-            first evaluation of trained models.
-        final, final-unweighted: the last evaluation, weighted or unweighted (GFPL and PFPL average so).
-        worst: the worst client's accuracy at the evaluation of selected, else of final.
-        clients: the largest number of clients evaluated in the rounds that could be selected.
+    Round 0, before training, is never selected; ties go to the latest round. `selected` is the test mean at the best
+    validation mean, `best` the highest test mean (TinyProto's); both are chosen from `rounds_to_choose_from`.
+    `client-best` is the mean of every client's own best, by test samples or unweighted (ProtoNorm's), `last-5` that of
+    the last five evaluations (FedPAGR's), `final` the last one (GFPL's and PFPL's are unweighted). `worst` is the worst
+    client's accuracy at `selected`, else at `final`; `clients` the most that were evaluated in a round to choose from.
+    Arguments are those of `outcome`. What there is no evaluation for is None.
     """
     evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
@@ -161,12 +135,7 @@ def headlines(
 
 
 def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], clients: Mapping[str, Any]) -> None:
-    """Update every client's best with one round.
-
-    Args:
-        best_by_client: rule -> partition -> (accuracy, test samples).
-        clients: from a line of metrics.jsonl.
-    """
+    """Update every client's best, rule -> partition -> (accuracy, test samples), with `clients` of a line."""
     for partition, client in clients.items():
         evaluation = client.get("evaluation", {})
         for rule, best in best_by_client.items():
@@ -178,12 +147,7 @@ def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], client
 def _headline(
     rule: str, evaluations: Sequence[Mapping[str, Any]], best_by_client: Mapping[str, tuple[float, int]], ratio: float
 ) -> dict[str, float | int | None]:
-    """The results by one rule.
-
-    Args:
-        best_by_client: every client's best accuracy and its number of test samples.
-        ratio: the largest weight of a client.
-    """
+    """The results by one rule; `best_by_client` holds every client's best accuracy and its number of test samples."""
     tested = [(e["round"], e["rules"][rule]) for e in evaluations if _is_tested(e, rule)]
     if not tested:
         return dict.fromkeys(FIGURES_OF_RULE)
@@ -221,10 +185,7 @@ def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -
 
     A round that lacks a weak client could be the best for that reason alone. Therefore only rounds count in which all
     clients were evaluated, or, if there is none, those with the most clients. If clients join or leave, only the rounds
-    since the last change count.
-
-    Args:
-        evaluations: of the lines of metrics.jsonl, with their `members`.
+    since the last change count. `evaluations` come from `with_members`.
     """
     trained = [e for e in evaluations if e["round"] > 0 and _is_tested(e, rule)]
     if not trained:
@@ -257,11 +218,7 @@ def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
 
 
 def primary_figure(figures: Mapping[str, float | int | None]) -> str:
-    """The name of the run's main result: `selected`, or `final` if no round could be selected.
-
-    Args:
-        figures: the main rule's results, from `headlines`.
-    """
+    """The name of a rule's main result: `selected`, or `final` if no round could be selected."""
     return "selected" if figures.get("selected") is not None else "final"
 
 
@@ -280,18 +237,17 @@ def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
     """`ensemble`: the accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
     of the last five measurements of trained models, FedPAGR's) and final, with the number of samples; empty if it was
     never measured. Best and last-5 are None if only round 0 was measured."""
-    measured = [(line["round"], line["ensemble"]) for line in lines if "ensemble" in line]
+    measured = [line for line in lines if "ensemble" in line]
     if not measured:
         return {}
-    accuracies = [(number, ensemble["accuracy"]) for number, ensemble in measured]
-    return {
-        "ensemble": {
-            "best": max((accuracy for number, accuracy in accuracies if number > 0), default=None),
-            "last-5": _last_five(accuracies),
-            "final": accuracies[-1][1],
-            "rows": measured[-1][1]["rows"],
-        }
+    accuracies = [(line["round"], line["ensemble"]["accuracy"]) for line in measured]
+    figures = {
+        "best": max((accuracy for number, accuracy in accuracies if number > 0), default=None),
+        "last-5": _last_five(accuracies),
+        "final": accuracies[-1][1],
+        "rows": measured[-1]["ensemble"]["rows"],
     }
+    return {"ensemble": figures}
 
 
 def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
@@ -306,23 +262,16 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
     by_partition: dict[str, dict[str, int | str]] = {}
     for line in lines:
         for partition, problem in line["problems"].items():
-            before = by_partition.get(partition, {"rounds": 0})
-            by_partition[partition] = {
-                "rounds": int(before["rounds"]) + 1,
-                "last_round": line["round"],
-                "last": problem,
-            }
+            rounds = int(by_partition.get(partition, {"rounds": 0})["rounds"]) + 1
+            by_partition[partition] = {"rounds": rounds, "last_round": line["round"], "last": problem}
     return dict(sorted(by_partition.items(), key=lambda entry: int(entry[0])))
 
 
 def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """Warnings for readers of a summary's headline: those of `doubts_of_clients`, and one if the models look hardly
-    trained."""
+    """Warnings for readers of a summary's headline: those of `doubts_of_clients`, and one about untrained models."""
     sentences = doubts_of_clients(summary, client_names)
     if summary["rounds"] == 0 and summary["rules"]:
         sentences.append("the run ended before its first round: these are untrained models")
-    elif sentence := _doubt_of_training(summary):
-        sentences.append(sentence)
     return sentences
 
 
@@ -351,30 +300,14 @@ def doubts_of_clients(summary: Mapping[str, Any], client_names: Mapping[int, str
     return sentences
 
 
-def _doubt_of_training(summary: Mapping[str, Any]) -> str:
-    """A sentence if the private models look hardly trained, else ""."""
-    by_rule, majority = summary["rules"], summary["floor"].get(MAJORITY)
-    accuracy = _accuracy_of(by_rule.get("classifier", {}))
-    discriminant = _accuracy_of(by_rule.get("discriminant", {}))
-    if accuracy is None or not summary.get("gradient_steps"):
-        return ""
-    if majority is not None and accuracy < majority:
-        reason = f"their classifiers reach {percent(accuracy)}, always predicting the most frequent class "
-        reason += percent(majority)
-    elif discriminant is not None and accuracy < discriminant - FAR_BELOW:
-        reason = f"their classifiers reach {percent(accuracy)}, a linear discriminant of their features "
-        reason += percent(discriminant)
-    else:
-        return ""
-    return f"the private models may need more training: {reason}; try more `rounds` or `local-epochs`"
-
-
-def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:
-    """A rule's accuracy by the metric of the headline."""
-    return figures.get(primary_figure(figures))
-
-
 def companions(named: Iterable[str]) -> str:
     """A description of the companion that all clients have; "" if there is none."""
     names = sorted(set(named) - {""})
     return f"the companion {', '.join(names)}" if names else ""
+
+
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """The versions of this program, of Python, and of the packages that affect metrics."""
+    packages = {name: version(name) for name in PACKAGES}
+    return {"protosphere": own_version(), "python": platform.python_version(), **packages}

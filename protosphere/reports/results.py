@@ -186,13 +186,13 @@ def read_prototypes(folder: Path, round: int | None = None) -> Prototypes:
     tensors, about = snapshots.newest(folder)
     if tensors and round not in (None, about["round"]):
         rounds = snapshots.kept_rounds(folder)
-        newest, about = about["round"], {"round": round}
-        tensors = snapshots.read_round(folder, round) if round in rounds else {}
-        if not tensors:
+        if round not in rounds:
             raise SettingError(
                 f"round is {shown(round)}, but {folder} keeps prototypes of these rounds only: "
-                f'{", ".join(map(str, sorted({*rounds, newest})))}; keep-prototypes = "all" keeps those of every round.'
+                f"{', '.join(map(str, sorted({*rounds, about['round']})))}; "
+                'keep-prototypes = "all" keeps those of every round.'
             )
+        tensors, about = snapshots.read_round(folder, round)
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     width = max((array.shape[1] for array in arrays.values() if array.ndim == 2), default=0)
     no_numbers, no_vectors = np.zeros(0, dtype=np.int64), np.zeros((0, width), dtype=np.float32)

@@ -14,7 +14,7 @@ from protosphere.client_app.store import FORMAT, Store, StoreError, lay_out, new
 from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, refuse_earlier
+from protosphere.core.settings import RECEIVED, device_name, full_encoder_name
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
 from protosphere.models.text import Tokens
 from protosphere.serving.encoder_rule import EncoderRule, encoder_rule
@@ -147,7 +147,6 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         ModelError: the model cannot be built here.
     """
     about = _description(folder)
-    refuse_earlier(about["settings"], folder)
     settings = unpacked(about["settings"])
     of_client = about.get(ENCODER) or {}
     encoder_name = full_encoder_name(encoder) or str(of_client.get("name", settings.get("encoder", "")))

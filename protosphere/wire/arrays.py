@@ -21,7 +21,7 @@ from torch import Tensor
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PartValue, PrototypeSet
 from protosphere.prototypes.weights import STATISTICS, VARIANCE, Layout, Weights
-from protosphere.wire.checks import CodecError, MessageError, check_norms
+from protosphere.wire.checks import CodecError, MessageError
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Payload
 
@@ -37,14 +37,10 @@ NPY = 10  # bytes of an .npy file before its header: magic, version, the header'
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a received payload, besides its parts.
+    """The limits of a received payload, besides its parts."""
 
-    Attributes:
-        max_norm: the largest Euclidean norm of a vector or tensor. It is absolute, so that no majority can change it.
-        layouts: part -> names and shapes of its weights; for a ragged part, the largest shapes.
-    """
-
-    max_norm: float
+    max_norm: float  # the largest norm of a vector or tensor; it is absolute, so that no majority can change it
+    # part -> names and shapes of its weights; for a ragged part, the largest shapes
     layouts: Mapping[str, Layout] = field(default_factory=dict)
 
 
@@ -52,34 +48,32 @@ class Limits:
 
 
 def encode(payload: Payload, parts: Sequence[Part] = ()) -> ArrayRecord:
-    """Encode a payload as arrays.
+    """Encode a payload as arrays; parts that the method does not declare are encoded by the defaults of their kind.
 
-    Args:
-        parts: the parts that the method declares; other parts are encoded by the defaults of their kind.
-
-    Raises:
-        CodecError: a value that the number format cannot hold.
+    Raises CodecError for a value that the number format cannot hold.
     """
     declared = {part.name: part for part in parts}
     arrays: dict[str, Array] = {}
     for name, values in payload.items():
         part = declared.get(name) or Part(values.kind, name)
-        for field_name, tensor in _write(values, part).items():
-            arrays[f"{name}.{field_name}"] = Array(np.ascontiguousarray(tensor.numpy()))
+        fields = {key: tensor.detach().cpu() for key, tensor in values.fields().items()}
+        if isinstance(values, Weights):
+            fields = _write_weights(fields, part)
+        elif isinstance(values, PrototypeSet):
+            names = [f"a prototype cannot be sent (class {label}):" for label in fields["labels"].tolist()]
+            fields["vectors"] = _convert(fields["vectors"], part.dtype, names)
+        else:
+            _write_mixtures(fields, part)
+        if "labels" in fields:
+            labels = fields["labels"]
+            fits = not len(labels) or int(labels.max()) <= torch.iinfo(torch.int16).max
+            fields["labels"] = labels.to(torch.int16 if fits else torch.int32)
+        for key, tensor in fields.items():
+            arrays[f"{name}.{key}"] = Array(np.ascontiguousarray(tensor.numpy()))
     return ArrayRecord(arrays)
 
 
-def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
-    fields = {name: tensor.detach().cpu() for name, tensor in values.fields().items()}
-    if isinstance(values, Weights):
-        return _write_weights(fields, part)
-    labels = fields["labels"]
-    fits = not len(labels) or int(labels.max()) <= torch.iinfo(torch.int16).max
-    fields["labels"] = labels.to(torch.int16 if fits else torch.int32)
-    if isinstance(values, PrototypeSet):
-        names = [f"a prototype cannot be sent (class {label}):" for label in labels.tolist()]
-        fields["vectors"] = _convert(fields["vectors"], part.dtype, names)
-        return fields
+def _write_mixtures(fields: dict[str, Tensor], part: Part) -> None:
     for name in ("means", "variances", "weights"):
         fields[name] = fields[name].float()
     for name in ("variances", "weights"):
@@ -87,19 +81,16 @@ def _write(values: PartValue, part: Part) -> dict[str, Tensor]:
         fields[name] = fields[name].clamp(min=SMALLEST)
     if part.width == 1:
         fields["variances"] = fields["variances"][:, :1]
-    return fields
 
 
 def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
-    large = [torch.zeros(0, dtype=DTYPES[part.dtype or "float32"])]
-    small = [torch.zeros(0)]
+    dtypes = {"values": part.dtype or "float32", "small": "float32"}
+    pieces = {name: [torch.zeros(0, dtype=DTYPES[dtype])] for name, dtype in dtypes.items()}
     for name, tensor in tensors.items():
-        what = f"weights cannot be sent: tensor `{name}`"
-        if tensor.dim() < 2:
-            small.append(_convert(tensor.reshape(1, -1), "float32", [what])[0])
-        else:
-            large.append(_convert(tensor.reshape(1, -1), part.dtype, [what])[0])
-    fields = {"values": torch.cat(large), "small": torch.cat(small)}
+        key = _field_of(tensor.shape)
+        rows = _convert(tensor.reshape(1, -1), dtypes[key], [f"weights cannot be sent: tensor `{name}`"])
+        pieces[key].append(rows[0])
+    fields = {key: torch.cat(tensors_of_field) for key, tensors_of_field in pieces.items()}
     if part.ragged:
         sizes = [size for tensor in tensors.values() for size in tensor.shape]
         fields["shapes"] = torch.tensor(sizes, dtype=torch.int32)
@@ -107,26 +98,15 @@ def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tenso
 
 
 def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
-    """Convert rows (k, w) to a number format.
-
-    Args:
-        names: names of the rows, as a sentence begins.
-
-    Raises:
-        CodecError: names the first row that the format cannot hold.
-    """
+    """Convert rows (k, w) to a number format. A CodecError begins with the name of a row that it cannot hold."""
     target = DTYPES[dtype or "float32"]
-    for row in (~rows.isfinite()).any(dim=1).nonzero().flatten().tolist():
-        raise CodecError(
-            f"{names[row]} holds NaN or infinity; the training that made it has diverged, so lower the learning-rate"
-        )
     largest = torch.finfo(target).max
-    for row in (rows.abs().double() > largest).any(dim=1).nonzero().flatten().tolist():
-        remedy = "choose the wire-dtype float32" if target == torch.float16 else "lower the learning-rate"
-        value = float(rows[row].abs().max())
-        raise CodecError(
-            f"{names[row]} holds {value:.6g}, beyond {largest:.6g}, the largest number of {dtype}; {remedy}"
-        )
+    # a comparison with NaN is false
+    fits = rows.abs().double() <= largest
+    for row in (~fits).any(dim=1).nonzero().flatten().tolist():
+        value = float(rows[row][~fits[row]][0])
+        remedy = "choose the wire-dtype float32, or lower" if target == torch.float16 else "lower"
+        raise CodecError(f"{names[row]} holds {value:.6g}, beyond {largest:.6g}; {remedy} the learning-rate")
     return rows.to(torch.float32, copy=True).to(target)
 
 
@@ -136,12 +116,7 @@ def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
 def decode(
     record: ArrayRecord, parts: Sequence[Part], num_classes: int, dim: int, limits: Limits
 ) -> dict[str, PartValue]:
-    """Check a received payload and return it as tensors on the CPU.
-
-    Raises:
-        MessageError: names what is wrong: arrays, dtype, shape, label, count, a value that is not finite, a norm; for
-            mixtures also a variance, a weight or the number of components.
-    """
+    """Check a received payload and return it as tensors on the CPU. A MessageError says what is wrong."""
     fields = {part.name: _list_fields(part) for part in parts}
     expected = sorted(f"{name}.{field_name}" for name, names in fields.items() for field_name in names)
     if sorted(record) != expected:
@@ -165,47 +140,42 @@ def _list_fields(part: Part) -> list[str]:
     return ["labels", *values, *(["counts"] if part.counts else [])]
 
 
+def _check_form(name: str, array: NDArray[np.generic], dtype: str, shape: tuple[int, ...]) -> None:
+    if array.dtype != np.dtype(dtype) or array.shape != shape:
+        raise MessageError(f"`{name}` is {array.dtype} of shape {array.shape}, {dtype} of {shape} was agreed")
+
+
 def _read_prototypes(arrays: Arrays, part: Part, num_classes: int, dim: int, limits: Limits) -> PrototypeSet:
-    vectors, width, dtype = arrays["vectors"], part.count_values(num_classes, dim), np.dtype(part.dtype or "float32")
-    if vectors.dtype != dtype:
-        raise MessageError(f"the vectors are {vectors.dtype}, {dtype} was agreed")
-    if vectors.ndim != 2 or vectors.shape[1] != width or len(vectors) > num_classes:
-        raise MessageError(
-            f"the vectors have shape {vectors.shape}, at most {num_classes} rows of {width} values were agreed"
-        )
-    labels = _read_labels(arrays["labels"], len(vectors), num_classes, most=1)
-    counts = _read_counts(arrays["counts"], len(vectors)) if part.counts else None
-    rows = torch.from_numpy(vectors).float()
-    for row in (~rows.isfinite()).any(dim=1).nonzero().flatten().tolist():
+    vectors = arrays["vectors"]
+    rows = min(len(vectors), num_classes) if vectors.ndim else 0
+    _check_form("vectors", vectors, part.dtype or "float32", (rows, part.count_values(num_classes, dim)))
+    labels = _read_labels(arrays["labels"], rows, num_classes, most=1)
+    counts = _read_counts(arrays["counts"], rows) if part.counts else None
+    values = torch.from_numpy(vectors).float()
+    for row in (~values.isfinite()).any(dim=1).nonzero().flatten().tolist():
         raise MessageError(f"the vector of class {int(labels[row])} holds a value that is not finite")
-    check_norms(rows, limits.max_norm)
-    return PrototypeSet(labels, rows, counts)
+    _check_norms(values, limits.max_norm)
+    return PrototypeSet(labels, values, counts)
 
 
 def _read_labels(labels: NDArray[np.generic], rows: int, num_classes: int, most: int | None) -> Tensor:
     """`most` is the largest number of rows per class; None: any number."""
-    if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
-        raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
+    _check_form("labels", labels, "int32" if labels.dtype == np.int32 else "int16", (rows,))
     values = torch.from_numpy(labels).long()
     if rows and not 0 <= int(values.min()) <= int(values.max()) < num_classes:
         raise MessageError(f"a label lies outside 0 to {num_classes - 1}")
-    steps = values.diff()
-    if most == 1 and bool((steps <= 0).any()):
-        raise MessageError("the labels are not unique and ascending")
-    if bool((steps < 0).any()):
+    if bool((values.diff() < 0).any()):
         raise MessageError("the labels do not ascend")
     if rows and most is not None:
         components = values.bincount()
         if int(components.max()) > most:
-            raise MessageError(
-                f"class {int(components.argmax())} has {int(components.max())} components, at most {most} were agreed"
-            )
+            label = int(components.argmax())
+            raise MessageError(f"class {label} has {int(components.max())} components, at most {most} were agreed")
     return values
 
 
 def _read_counts(counts: NDArray[np.generic], rows: int) -> Tensor:
-    if counts.dtype != np.int64 or counts.shape != (rows,):
-        raise MessageError(f"the class counts are not {rows} int64 numbers")
+    _check_form("counts", counts, "int64", (rows,))
     values = torch.from_numpy(counts)
     if rows and not 1 <= int(values.min()) <= int(values.max()) <= MOST_COUNT:
         raise MessageError(f"a class count lies outside 1 to {MOST_COUNT}")
@@ -219,10 +189,8 @@ def _read_mixtures(arrays: Arrays, part: Part, num_classes: int, dim: int, limit
     shapes = {"means": (rows, dim), "variances": (rows, part.count_values(num_classes, dim)), "weights": (rows,)}
     tensors: dict[str, Tensor] = {}
     for name, shape in shapes.items():
-        array = arrays[name]
-        if array.dtype != np.float32 or array.shape != shape:
-            raise MessageError(f"the {name} are {array.dtype} of shape {array.shape}, float32 of {shape} were agreed")
-        tensors[name] = torch.from_numpy(array)
+        _check_form(name, arrays[name], "float32", shape)
+        tensors[name] = torch.from_numpy(arrays[name])
         if not bool(tensors[name].isfinite().all()):
             raise MessageError(f"the {name} hold a number that is not finite")
     for name in ("variances", "weights"):
@@ -233,11 +201,17 @@ def _read_mixtures(arrays: Arrays, part: Part, num_classes: int, dim: int, limit
     # legal uploads never make a download that clients refuse, apart from rounding to float32.
     spread = variances.double().sum(dim=1, keepdim=True).sqrt()
     most = limits.max_norm * (1 + FLOAT32_ROUNDING if part.components is None else 1)
-    check_norms(torch.cat([means.double(), spread], dim=1), most)
+    _check_norms(torch.cat([means.double(), spread], dim=1), most)
     try:
         return MixtureSet(labels, means, variances, tensors["weights"], counts)
     except ValueError as error:
         raise MessageError(f"{str(error)[0].lower()}{str(error)[1:].rstrip('.')}") from None
+
+
+def _check_norms(rows: Tensor, max_norm: float) -> None:
+    norms = rows.double().norm(dim=1)
+    if len(norms) and float(norms.max()) > max_norm:
+        raise MessageError(f"a vector has norm {float(norms.max()):.3g}, above `max-prototype-norm` {max_norm:.3g}")
 
 
 def _read_weights(arrays: Arrays, part: Part, limits: Limits) -> Weights:
@@ -246,24 +220,18 @@ def _read_weights(arrays: Arrays, part: Part, limits: Limits) -> Weights:
         raise MessageError(f"weights of `{part.name}` came without an agreed layout")
     if part.ragged:
         layout = _read_shapes(arrays["shapes"], layout)
-    dtypes = {"values": np.dtype(part.dtype or "float32"), "small": np.dtype("float32")}
-    lengths = dict.fromkeys(dtypes, 0)
+    lengths = {"values": 0, "small": 0}
     for _, shape in layout:
         lengths[_field_of(shape)] += math.prod(shape)
-    for name, length in lengths.items():
-        if arrays[name].dtype != dtypes[name] or arrays[name].shape != (length,):
-            raise MessageError(
-                f"the array `{name}` is {arrays[name].dtype} of shape {arrays[name].shape}, {length} values of "
-                f"{dtypes[name]} were agreed"
-            )
+    _check_form("values", arrays["values"], part.dtype or "float32", (lengths["values"],))
+    _check_form("small", arrays["small"], "float32", (lengths["small"],))
 
     tensors: dict[str, Tensor] = {}
-    offsets = dict.fromkeys(dtypes, 0)
+    offsets = {"values": 0, "small": 0}
     for tensor_name, shape in layout:
-        name, length = _field_of(shape), math.prod(shape)
-        values = arrays[name][offsets[name] : offsets[name] + length]
-        tensors[tensor_name] = torch.from_numpy(values).float().reshape(shape)
-        offsets[name] += length
+        name, start = _field_of(shape), offsets[_field_of(shape)]
+        offsets[name] += math.prod(shape)
+        tensors[tensor_name] = torch.from_numpy(arrays[name][start : offsets[name]]).float().reshape(shape)
     check_tensors(tensors, limits.max_norm, part.signed)
     return Weights(tensors)
 
@@ -274,11 +242,7 @@ def _field_of(shape: Sequence[int]) -> str:
 
 def _read_shapes(sizes: NDArray[np.generic], layout: Layout) -> Layout:
     """The layout of the received tensors, none of which may be larger than declared."""
-    number = sum(len(shape) for _, shape in layout)
-    if sizes.dtype != np.int32 or sizes.shape != (number,):
-        raise MessageError(
-            f"the array `shapes` is {sizes.dtype} of shape {sizes.shape}, {number} values of int32 were agreed"
-        )
+    _check_form("shapes", sizes, "int32", (sum(len(shape) for _, shape in layout),))
     remaining = sizes.tolist()
     shapes: list[tuple[str, tuple[int, ...]]] = []
     for name, largest in layout:
@@ -290,12 +254,8 @@ def _read_shapes(sizes: NDArray[np.generic], layout: Layout) -> Layout:
 
 
 def check_tensors(tensors: Mapping[str, Tensor], max_norm: float, signed: bool = False) -> None:
-    """Refuse received tensors with a value that is not finite, a negative running variance, or a norm above `max_norm`.
-    Running statistics have no norm bound, because their scale is that of the data.
-
-    Args:
-        signed: whether a variance may be negative.
-    """
+    """Refuse received tensors with a value that is not finite, a negative running variance (unless `signed`), or a norm
+    above `max_norm`. Running statistics have no norm bound, because their scale is that of the data."""
     for name, tensor in tensors.items():
         if not bool(tensor.isfinite().all()):
             raise MessageError(f"tensor `{name}` holds a value that is not finite")
@@ -307,12 +267,11 @@ def check_tensors(tensors: Mapping[str, Tensor], max_norm: float, signed: bool =
 
 
 def read_array(name: str, array: Array) -> NDArray[np.generic]:
-    """Read an array after comparing its header with the number of bytes, since NumPy allocates whatever a header
-    declares."""
+    """Read an array after comparing its header with the number of bytes: NumPy allocates whatever a header declares."""
     try:
         if array.stype != NUMPY:
             raise ValueError(f"it is serialised as {array.stype!r}, {NUMPY!r} was agreed")
-        start = NPY + int.from_bytes(array.data[NPY - 2 : NPY], "little")
+        start = _values_start(array)
         shape, by_columns, dtype = _parse_header(array.data[:start])
         declared_bytes, actual_bytes = math.prod(shape) * dtype.itemsize, len(array.data) - start
         if declared_bytes != actual_bytes:
@@ -322,6 +281,11 @@ def read_array(name: str, array: Array) -> NDArray[np.generic]:
     except Exception as error:
         # NumPy raises many kinds of errors for hostile bytes, including syntax and recursion errors
         raise MessageError(f"array `{name}` cannot be read ({error})") from None
+
+
+def _values_start(array: Array) -> int:
+    """Where the values begin, after the header of the .npy file."""
+    return NPY + int.from_bytes(array.data[NPY - 2 : NPY], "little")
 
 
 # NumPy parses a header as Python, which takes longer than reading a small array; most headers are equal.
@@ -337,15 +301,10 @@ def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.gene
 
 
 def value_bytes(record: ArrayRecord, without: Sequence[str] = ()) -> int:
-    """The bytes of the values alone, whatever the arrays declare and whether or not they decode.
-
-    Args:
-        without: parts that are not counted.
-    """
+    """The bytes of the values alone, except for those of some parts, whatever the arrays declare."""
     total = 0
     for name, array in record.items():
         if name.rpartition(".")[2] in NO_VALUES or name.partition(".")[0] in without:
             continue
-        # the bytes after the header of an .npy file
-        total += max(0, len(array.data) - NPY - int.from_bytes(array.data[NPY - 2 : NPY], "little"))
+        total += max(0, len(array.data) - _values_start(array))
     return total

@@ -1,11 +1,9 @@
-"""Checks of every record of a message before it is decoded: its records, fields and types, and texts that can be
-printed and stored. messages.py builds on them."""
+"""Checks of the records of a message, before anything in them is used."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from torch import Tensor
 
 CONFIG, ARRAYS, METRICS = "config", "arrays", "metrics"
 SETTINGS = "settings"  # the record with the settings of a strategy in a user's own ServerApp
@@ -32,6 +30,45 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT])
 
 
+class Kind(NamedTuple):
+    """A kind of value: its name in a sentence, and whether a value is of this kind."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+# True is no integer, and a comparison with NaN is false
+FLAG = Kind("a flag", lambda value: type(value) is bool)
+INTEGER = Kind("an integer", lambda value: type(value) is int)
+COUNT = Kind("a count", lambda value: type(value) is int and 0 <= value <= LARGEST_FIGURE)
+FINITE = Kind("a finite number", lambda value: type(value) is float and abs(value) <= LARGEST_FIGURE)
+NOT_NEGATIVE = Kind(
+    "a finite number of at least 0", lambda value: type(value) is float and 0 <= value <= LARGEST_FIGURE
+)
+SHARE = Kind("a number from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1)
+
+
+def text(most: int = LONGEST_TEXT) -> Kind:
+    """Printable text of at most so many characters on one line."""
+    return Kind(
+        f"printable text of at most {most} characters",
+        lambda value: isinstance(value, str) and len(value) <= most and value == plain(value),
+    )
+
+
+def list_of(kind: Kind, fewest: int = 0, most: int | None = None) -> Kind:
+    """A list of values of one kind; by default, of any length."""
+    return Kind(
+        f"a list of {fewest} to {most or 'any number of'} values, each {kind.words}",
+        lambda value: (
+            isinstance(value, list)
+            and fewest <= len(value)
+            and (most is None or len(value) <= most)
+            and all(map(kind.fits, value))
+        ),
+    )
+
+
 def check_records(records: RecordDict, *names: str) -> None:
     """Refuse records other than `names`, and records of the wrong kind."""
     for name, record in records.items():
@@ -41,45 +78,21 @@ def check_records(records: RecordDict, *names: str) -> None:
             raise MessageError(f"record `{name}` is a {type(record).__name__}, {RECORDS[name].__name__} was agreed")
 
 
-def config_values(records: RecordDict, **types: type) -> dict[str, Any]:
-    """The fields of the ConfigRecord, each of exactly its type (so True is no int)."""
-    config = records.config_records.get(CONFIG)
-    if config is None:
-        raise MessageError(f"the record `{CONFIG}` is missing")
-    check_keys(CONFIG, config, set(types))
-    for name, kind in types.items():
-        if type(config[name]) is not kind:
-            raise MessageError(f"`{name}` of record `{CONFIG}` is no {kind.__name__}")
-    return dict(config)
+def check_fields(
+    record: str, values: Mapping[str, Any], kinds: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None
+) -> None:
+    """Refuse extra and missing fields, and values of another kind than that of their field."""
+    optional = optional or {}
+    if not kinds.keys() <= values.keys() <= kinds.keys() | optional.keys():
+        raise MessageError(f"`{record}` holds {sorted(values)} where {sorted(kinds)} belong")
+    for name, value in values.items():
+        kind = kinds.get(name) or optional[name]
+        if not kind.fits(value):
+            raise MessageError(f"`{name}` of `{record}` is not {kind.words}: {value!r}")
 
 
-def check_keys(record: str, names: Iterable[str], expected: set[str]) -> None:
-    """Refuse a record with extra or missing fields."""
-    if set(names) != expected:
-        raise MessageError(f"record `{record}` holds {sorted(names)} where {sorted(expected)} belong")
-
-
-def check_texts(name: str, texts: Sequence[Any]) -> None:
-    """Refuse values that are not texts, texts that cannot be printed on one line, and texts that are too long."""
-    for text in texts:
-        if not isinstance(text, str) or text != plain(text):
-            raise MessageError(f"`{name}` holds {text!r}, no printable text of at most {LONGEST_TEXT} characters")
-
-
-def check_names(name: str, names: Sequence[Any]) -> None:
-    """`check_texts` for names that become keys: they must be unique and not too many."""
-    check_texts(name, names)
-    if len(names) > MOST_NAMES or len(set(names)) < len(names):
-        raise MessageError(f"`{name}` holds {len(names)} names, at most {MOST_NAMES} different ones were agreed")
-
-
-def check_norms(values: Tensor, max_norm: float) -> None:
-    """Refuse rows (k, d) longer than `max-prototype-norm`."""
-    norms = values.double().norm(dim=1)
-    if len(norms) and float(norms.max()) > max_norm:
-        raise MessageError(f"a vector has norm {float(norms.max()):.3g}, above `max-prototype-norm` {max_norm:.3g}")
-
-
-def are_counts(values: Sequence[Any]) -> bool:
-    """Whether all values are whole numbers of at least 0."""
-    return all(type(value) is int and value >= 0 for value in values)
+def check_named(record: str, values: Mapping[str, Any], kind: Kind) -> None:
+    """Refuse fields whose names, which the sender chose, are unprintable or too many, and values of another kind."""
+    if len(values) > MOST_NAMES or not all(name and text().fits(name) for name in values):
+        raise MessageError(f"`{record}` has {len(values)} names, at most {MOST_NAMES} printable ones were agreed")
+    check_fields(record, values, dict.fromkeys(values, kind))

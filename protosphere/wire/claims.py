@@ -9,13 +9,14 @@ from typing import Literal
 from protosphere.core.client_names import client_word
 from protosphere.wire.payloads import Identity, Payload, class_vectors
 
-ClientWeights = Literal["samples", "equal"]
-
 
 def claimed_samples(identities: Mapping[int, Identity]) -> dict[int, int]:
     """Partition -> the claimed number of training samples, for claims above 0."""
-    training_counts = {partition: identity.rows[0] for partition, identity in identities.items() if identity.rows}
-    return {partition: samples for partition, samples in training_counts.items() if samples > 0}
+    claims = {}
+    for partition, identity in identities.items():
+        if identity.rows and identity.rows[0] > 0:
+            claims[partition] = identity.rows[0]
+    return claims
 
 
 def most_believed(claims: Mapping[int, int], ratio: float) -> float:
@@ -27,16 +28,13 @@ def most_believed(claims: Mapping[int, int], ratio: float) -> float:
 def over_claimed(claims: Mapping[int, int], ratio: float, present: Collection[int] | None = None) -> dict[int, float]:
     """Partition -> the accepted share of its claim, for clients whose share is below 1.
 
-    Args:
-        present: the clients whose claims determine the median; all clients by default, or if none of them claims
-            anything.
+    `present` are the clients whose claims determine the median: by default, or if none of them claims anything, all.
     """
     most = most_believed(_of_present(claims, present), ratio)
     return {partition: most / claim for partition, claim in claims.items() if claim > most}
 
 
 def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> Mapping[int, int]:
-    """The claims of the clients that are present; all claims if none of them claims anything."""
     present_claims = {
         partition: claim for partition, claim in claims.items() if present is None or partition in present
     }
@@ -44,24 +42,17 @@ def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> M
 
 
 class CappedSampleCounts:
-    """The clients of a run with their capped numbers of training samples.
+    """The clients of a run: `identities` by partition, with capped training samples and class counts.
 
-    Attributes:
-        identities: partition -> the identity, with training samples and class counts after capping (or, with "equal",
-            scaled to the median).
-
-    Args:
-        identities: as the clients sent them; the method decides the weight of a client that withholds its sample count.
-        ratio: the largest weight of a client, in multiples of the median of the clients that are present.
-        client_weights: "samples", or "equal": the median for every client.
-        present: the current members; all clients by default.
+    `ratio` is the largest weight of a client, in multiples of the median of the clients that are `present` (by default
+    all). With "equal", every client has the median.
     """
 
     def __init__(
         self,
         identities: Mapping[int, Identity],
         ratio: float,
-        client_weights: ClientWeights,
+        client_weights: Literal["samples", "equal"],
         present: Collection[int] | None = None,
     ):
         self._ratio, self._equal = ratio, client_weights == "equal"
@@ -69,39 +60,41 @@ class CappedSampleCounts:
 
     def update(self, identities: Mapping[int, Identity], present: Collection[int] | None = None) -> None:
         """Set the clients. Clients that have left remain among them, since their uploads still count."""
-        claims = self._claims = claimed_samples(identities)
-        self._shares = over_claimed(claims, self._ratio, present)
-        if self._equal and claims:
-            usual = median(_of_present(claims, present).values())
-            self._shares = {partition: usual / claim for partition, claim in claims.items()}
+        self._claims = claimed_samples(identities)
+        self._shares = self._list_shares(self._claims, present)
         self.identities = {
-            partition: self._scale_identity(partition, identities[partition]) for partition in identities
+            partition: self._scale_identity(partition, identity) for partition, identity in identities.items()
         }
 
+    def _list_shares(self, claims: Mapping[int, int], present: Collection[int] | None = None) -> dict[int, float]:
+        """Partition -> the factor of its claim, where it is not 1."""
+        if not self._equal or not claims:
+            return over_claimed(claims, self._ratio, present)
+        usual = median(_of_present(claims, present).values())
+        return {partition: usual / claim for partition, claim in claims.items() if claim > 0}
+
     def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
-        """The uploads with capped class counts. Clients that claim no samples are capped at a multiple of the median of
-        their counts' sums, with a sentence for each.
-        """
-        counted = {}
+        """The uploads with capped class counts. Clients that claim no samples are capped by the sums of their counts,
+        with a sentence for each."""
+        sums = {}
         for partition, upload in uploads.items():
             vectors = class_vectors(upload)
             if partition not in self._claims and vectors is not None and vectors.counts is not None:
-                counted[partition] = vectors.count_samples()
-        shares = over_claimed(counted, self._ratio)
+                sums[partition] = vectors.count_samples()
+        shares = self._list_shares(sums)
         warnings = []
-        if self._equal:
-            usual = median(counted.values()) if counted else 0
-            shares = {partition: usual / claim for partition, claim in counted.items() if claim > 0}
-        else:
-            warnings = [
-                f"the class counts of {client_word(partition)} add up to {counted[partition]:,}, more than "
-                f"{self._ratio:g} times the clients' median: "
-                f"they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
-                for partition, share in sorted(shares.items())
-            ]
-        capped_uploads = {
-            p: _scale_payload(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()
-        }
+        if not self._equal:
+            for partition, share in sorted(shares.items()):
+                warnings.append(
+                    f"the class counts of {client_word(partition)} add up to {sums[partition]:,}, more than "
+                    f"{self._ratio:g} times the clients' median: they weigh as {share * sums[partition]:,.0f} "
+                    "(`max-weight-ratio`)"
+                )
+        capped_uploads = dict(uploads)
+        for partition, share in {**shares, **self._shares}.items():
+            if partition in uploads:
+                parts = uploads[partition].items()
+                capped_uploads[partition] = {name: part.with_scaled_counts(share) for name, part in parts}
         return capped_uploads, warnings
 
     def notices(self) -> Iterator[str]:
@@ -122,9 +115,3 @@ class CappedSampleCounts:
             return identity
         rows = (max(1, round(share * identity.rows[0])), *identity.rows[1:])
         return replace(identity, rows=rows, class_counts=tuple(share * count for count in identity.class_counts))
-
-
-def _scale_payload(payload: Payload, share: float | None) -> Payload:
-    if share is None:
-        return payload
-    return {name: part.with_scaled_counts(share) for name, part in payload.items()}

@@ -1,13 +1,15 @@
 """Layouts of weights as text: a client sends names and shapes once, so that rounds need no names."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from protosphere.prototypes.weights import Layout
-from protosphere.wire.checks import MessageError, check_texts
+from protosphere.wire.checks import MessageError
 
 MOST_LINES = 4096
 MOST_VALUES = 2**28
+LINE = re.compile(r"([^/]+)/(.+):((?:[1-9]\d*x)*[1-9]\d*)?", re.ASCII)  # part/name:3x4
 
 
 def layout_lines(part: str, layout: Layout) -> list[str]:
@@ -16,22 +18,16 @@ def layout_lines(part: str, layout: Layout) -> list[str]:
 
 
 def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
-    """Inverse of `layout_lines`, for all parts of a client.
-
-    Raises:
-        MessageError: a line has another form, names are not unique and ascending, or there are too many lines or
-            values.
-    """
-    check_texts("layouts", lines)
+    """Inverse of `layout_lines`, for all parts of a client. Raises MessageError."""
     if len(lines) > MOST_LINES:
         raise MessageError(f"the layout has {len(lines)} tensors, at most {MOST_LINES} are agreed")
     tensors_by_part: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for line in lines:
-        part, _, description = line.partition("/")
-        name, colon, sizes = description.rpartition(":")
-        shape = tuple(int(size) for size in sizes.split("x") if size.isascii() and size.isdigit())
-        if not part or not name or not colon or min(shape, default=1) < 1 or "x".join(map(str, shape)) != sizes:
+        match = LINE.fullmatch(line)
+        if not match:
             raise MessageError(f"the layout's line {line!r} is no `part/name:shape`")
+        part, name, sizes = match.groups()
+        shape = tuple(map(int, sizes.split("x"))) if sizes else ()
         tensors_by_part.setdefault(part, []).append((name, shape))
 
     for part, tensors in tensors_by_part.items():

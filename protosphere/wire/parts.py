@@ -12,37 +12,23 @@ ENSEMBLE = "ensemble"  # the part of a message that does not belong to the metho
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a message.
+    """One part of a message."""
 
-    Attributes:
-        kind: the kind of its values: PrototypeSet, MixtureSet or Weights.
-        name: its name in messages; "" for the name of its kind.
-        counts: for prototypes and mixtures: whether class counts are included.
-        fewest: for prototypes and mixtures: the smallest number of samples for which a class is sent. If it exceeds 1,
-            class counts may add up to fewer samples than the client has, and there may be no class at all.
-        components: for mixtures: the largest number of components per class; None for any number.
-        width: the number of values per prototype, or of variances per mixture component: d, K or a number.
-        dtype: the number format of prototypes and of matrices of weights; "" for the run's `wire-dtype`.
-        signed: for weights: whether a variance may be negative, as in a change of weights.
-        ragged: for weights: whether tensors may be smaller than their layout; their shapes are sent with them.
-        disclosure: for weights that are not those of a model: what they disclose about a client, in words.
-        sums: for uploaded prototypes: whether a vector is a sum over samples. Its norm bound is then
-            `max-prototype-norm` times the client's number of samples.
-        factor: for downloaded prototypes: the name of the run's constant by which clients multiply them.
-    """
-
-    kind: Kind
-    name: str = ""
-    counts: bool = False
-    fewest: int = 1
-    components: int | None = 1
-    width: int | Literal["features", "classes"] = "features"
+    kind: Kind  #: prototypes, mixtures or weights
+    name: str = ""  #: in messages; "" for the name of its kind
+    # of prototypes and mixtures
+    counts: bool = False  #: whether class counts are included
+    fewest: int = 1  #: the smallest number of samples for which a class is sent
+    components: int | None = 1  #: of mixtures, the largest number per class; None for any number
+    width: int | Literal["features", "classes"] = "features"  #: values per prototype, or variances per component
+    sums: bool = False  #: of an upload, whether a vector sums up samples, whose number multiplies its bound
+    factor: str = ""  #: of a download, the name of the run's constant by which clients multiply it
+    # of weights
+    signed: bool = False  #: whether a variance may be negative, as in a change of weights
+    ragged: bool = False  #: whether tensors may be smaller than their layout; their shapes are sent with them
+    disclosure: str = ""  #: what they disclose about a client, if they are not those of a model
+    #: the number format of prototypes and of matrices of weights; "" for the run's `wire-dtype`
     dtype: Literal["", "float32", "float16"] = ""
-    signed: bool = False
-    ragged: bool = False
-    disclosure: str = ""
-    sums: bool = False
-    factor: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -66,24 +52,15 @@ MIXTURES = Part("mixtures", components=None)
 
 @dataclass(frozen=True)
 class Exchange:
-    """The parts of a method's messages. Disclosures, checks, byte counts and refusals follow from it.
+    """The parts of a method's messages. Disclosures, checks, byte counts and refusals follow from it."""
 
-    Attributes:
-        up, down: the parts from client to server and back; empty if nothing is sent.
-        either: whether a message holds one of the parts instead of all; the server half decides which.
-        told_counts: whether clients send their class counts once, with their identity.
-        discloses: what else the server can learn from the uploads, in words.
-        hides_counts: whether uploads hide class counts, so that nothing else may disclose them by default.
-        once: whether clients store the download, which is sent again only after a change.
-    """
-
-    up: tuple[Part, ...] = (PROTOTYPES,)
-    down: tuple[Part, ...] = (PROTOTYPES,)
-    discloses: tuple[str, ...] = ()
-    either: bool = False
-    told_counts: bool = False
-    hides_counts: bool = False
-    once: bool = False
+    up: tuple[Part, ...] = (PROTOTYPES,)  #: from client to server; empty if nothing is sent
+    down: tuple[Part, ...] = (PROTOTYPES,)  #: from server to client
+    discloses: tuple[str, ...] = ()  #: what else the server can learn from the uploads, in words
+    either: bool = False  #: whether a message holds one of the parts, which the server half decides, instead of all
+    told_counts: bool = False  #: whether clients send their class counts once, with their identity
+    hides_counts: bool = False  #: whether uploads hide class counts, so that nothing else may disclose them by default
+    once: bool = False  #: whether clients store the download, which is sent again only after a change
 
     def kinds(self) -> set[str]:
         """The kinds of all parts, in both directions."""
@@ -113,11 +90,7 @@ class Exchange:
         return replace(self, up=formatted(self.up), down=formatted(self.down))
 
     def list_disclosures(self, dim: int) -> list[str]:
-        """What the uploads disclose about a client, in words.
-
-        Args:
-            dim: d.
-        """
+        """What the uploads disclose about a client, in words."""
         disclosures = []
         for part in self.up:
             if part.kind == "weights":

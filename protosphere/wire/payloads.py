@@ -1,8 +1,4 @@
-"""The contents of messages as plain dataclasses; messages.py encodes them.
-
-A method can only declare parts of the kinds in parts.py. Therefore "nothing but prototypes leaves a client" can be
-tested for every method that promises it.
-"""
+"""The contents of messages as plain dataclasses; messages.py encodes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,15 +19,7 @@ T = TypeVar("T", bound=PartValue)
 
 
 def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
-    """One part of a payload, of the kind declared by the method.
-
-    Args:
-        name: the part's name; "" for the name of its kind.
-
-    Raises:
-        KeyError: there is no such part.
-        TypeError: it is of another kind.
-    """
+    """One part of a payload: by its name, or "" for the name of its kind. TypeError if it is of another kind."""
     part = payload[name or kind.kind]
     if not isinstance(part, kind):
         raise TypeError(f"the part {name or kind.kind!r} is of kind {part.kind}, not {kind.kind}")
@@ -39,12 +27,12 @@ def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
 
 
 def prototypes_of(payload: Payload, name: str = "") -> PrototypeSet:
-    """A payload's prototypes; errors as in `part_of`."""
+    """A payload's prototypes."""
     return part_of(payload, PrototypeSet, name)
 
 
 def weights_of(payload: Payload, name: str) -> Weights:
-    """A payload's weights of that name; errors as in `part_of`."""
+    """A payload's weights of that name."""
     return part_of(payload, Weights, name)
 
 
@@ -76,69 +64,44 @@ def from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, PartValue]:
 
 @dataclass(frozen=True)
 class Instruction:
-    """Server to client: what one message of a round asks for.
+    """Server to client: what one message of a round asks for."""
 
-    Attributes:
-        run: the name of the run's folder, which is also that of the client's store.
-        round: the round r, from 1; an evaluation is of the model after round r, from 0 (untrained models).
-        last_trained_round: the last round in which the server accepted this client's training, 0 if none. A client
-            whose newest state is older has lost its state and must not silently start again.
-        payload: the method's download, or None (in round 1, or if nothing was aggregated yet).
-        constants: numbers that the method's server half computed once for the run, by name (such as TinyProto's mu).
-        last: whether this evaluation is the last one of the run.
-        made: for a method that sends `once`, the round that made the payload; the payload is None if the client already
-            has it. 0 if nothing was made yet, and for other methods.
-    """
-
-    run: str
-    round: int
-    payload: Payload | None = None
+    run: str  # the name of the run's folder, and of the client's store
+    round: int  # r, from 1; an evaluation is of the model after round r, from 0 (untrained models)
+    payload: Payload | None = None  # the method's download, if there is one
+    # the last round in which the server accepted this client's training, 0 if none; a client whose newest state is
+    # older has lost its state
     last_trained_round: int = 0
+    # numbers that the method's server half computed once for the run, such as TinyProto's mu
     constants: Mapping[str, float] = field(default_factory=dict)
+    # for a method that sends `once`: the round that made the payload, which is None if the client already has it
     made: int = 0
-    last: bool = False
+    last: bool = False  # whether this evaluation is the last one of the run
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of test and validation samples of a client that each inference rule predicted correctly.
+    """The numbers of test and validation samples of a client that each inference rule predicted correctly."""
 
-    Attributes:
-        rows: (test samples, validation samples).
-        correct: rule -> (correct test samples, correct validation samples). A rule that a client cannot apply (no
-            training samples, no download) is missing.
-        seconds: time spent.
-        auc: area under the ROC curve of the run's own rule on the test samples, averaged over classes; None if it was
-            not requested or cannot be computed.
-        confusion: counts of (true class, predicted class) of the run's own rule on the test samples, row by row; empty
-            if not requested. With more than `MOST_CLASSES` classes, counts of (true class, right or wrong).
-    """
-
-    rows: tuple[int, int]
+    rows: tuple[int, int]  # test samples, validation samples
+    # rule -> correct test samples, correct validation samples; for rules that the client can apply
     correct: dict[str, tuple[int, int]]
     seconds: float = 0.0
-    auc: float | None = None
-    confusion: tuple[int, ...] = ()
+    auc: float | None = None  # area under the ROC curve of the run's own rule, averaged over classes
+    confusion: tuple[int, ...] = ()  # counts of the run's own rule (record/confusion.py), if requested
 
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """A client's metrics of one round of training; scalars only.
+    """A client's metrics of one round of training; scalars only."""
 
-    Attributes:
-        rows: training samples. steps: optimiser steps.
-        parts: the mean over steps of each term of the loss; `loss` is their weighted total.
-        gradient_ratio: the norm of the gradient of the method's own terms on z, divided by that of the cross-entropy,
-            on the first batch; 0 without such terms.
-        target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the local
-            ones if a method uploads none (0 if there are none at all, None if they were not measured).
-        seconds: including training, prototypes and storage.
-    """
-
-    rows: int
-    steps: int
+    rows: int  # training samples
+    steps: int  # optimiser steps
+    # the mean over steps of each term of the loss; `loss` is their weighted total
     parts: dict[str, float] = field(default_factory=dict)
+    # the norm of the gradient of the method's own terms on z over that of the cross-entropy, on the first batch
     gradient_ratio: float = 0.0
+    # mean Euclidean norms of the targets, and of the uploaded or local prototypes; None if they were not measured
     target_norm: float = 0.0
     prototype_norm: float | None = 0.0
     seconds: float = 0.0
@@ -146,65 +109,41 @@ class TrainingFigures:
 
 @dataclass(frozen=True)
 class Report:
-    """Client to server: the reply to a message of training, or of evaluation.
-
-    Attributes:
-        problem: one sentence if training failed (for example, a loss that is not finite); there is then no upload.
-        seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
-        ensemble: unchecked class probabilities for the shared test set, in rounds that measure it.
-    """
+    """Client to server: the reply to a message of training, or of evaluation."""
 
     partition: int
     round: int
     payload: Payload | None = None
     training: TrainingFigures | None = None
     evaluation: Evaluation | None = None
-    problem: str = ""
-    seconds: float = 0.0
-    ensemble: Array | None = None
+    problem: str = ""  # one sentence if training failed; there is then no upload
+    seconds: float = 0.0  # from the message's arrival to the reply
+    ensemble: Array | None = None  # unchecked class probabilities for the shared test set, if requested
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Client to server before training: the client's identity and what it will disclose.
-
-    Attributes:
-        partition, partitions: its partition id, and the number of partitions.
-        classes: the labels of its training samples, ascending; all labels if they are withheld.
-        class_counts: its number of training samples of each of these classes, which the server may scale; empty if the
-            method does not request them.
-        rows: numbers of (training, validation, test) samples; empty if they are withheld.
-        discloses: what this client discloses, in words, for the roster.
-        settings: digest of the settings that decide how both sides read messages (`Run.digest`).
-        encoder: fingerprint of its public encoder; "" without one.
-        problem: one sentence if the client cannot take part.
-        domain: the domain of its samples; "" if it names none.
-        name: its name; "" without one. A client with a new name remains the same client.
-        layouts: the layouts of the weights that it exchanges, one line per tensor.
-        method: digest of the file of a user's method; "" for a built-in method.
-        companion: name and size of a second model that all clients share; "" if the method has none.
-        flower: the minor version of its Flower, such as 1.42; "" in a simulation, where it is the server's.
-    """
+    """Client to server before training: the client's identity and what it will disclose."""
 
     partition: int
-    partitions: int
+    partitions: int  # how many there are
     model: str = ""
     parameters: int = 0
     feature_dim: int = 0
     class_names: tuple[str, ...] = ()
-    classes: tuple[int, ...] = ()
-    rows: tuple[int, ...] = (0, 0, 0)
-    discloses: tuple[str, ...] = ()
-    settings: str = ""
-    encoder: str = ""
-    problem: str = ""
-    domain: str = ""
-    layouts: tuple[str, ...] = ()
-    method: str = ""
-    companion: str = ""
-    class_counts: tuple[float, ...] = ()
-    name: str = field(default="", compare=False)
-    flower: str = field(default="", compare=False)
+    classes: tuple[int, ...] = ()  # the labels of its training samples, ascending; all labels if they are withheld
+    rows: tuple[int, ...] = (0, 0, 0)  # training, validation and test samples; empty if they are withheld
+    discloses: tuple[str, ...] = ()  # in words, for the roster
+    settings: str = ""  # digest of the settings that decide how both sides read messages (`Run.digest`)
+    encoder: str = ""  # fingerprint of its public encoder
+    problem: str = ""  # one sentence if the client cannot take part
+    domain: str = ""  # of its samples
+    layouts: tuple[str, ...] = ()  # of the weights that it exchanges, one line per tensor
+    method: str = ""  # digest of the file of a user's method
+    companion: str = ""  # name and size of a second model that all clients share
+    class_counts: tuple[float, ...] = ()  # training samples of each of its classes, if the method requests them
+    name: str = field(default="", compare=False)  # a client with a new name remains the same client
+    flower: str = field(default="", compare=False)  # the minor version of its Flower; "" in a simulation
 
     @property
     def withheld(self) -> bool:

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from protosphere.client_app.measures import count_confusion, macro_auc
-from protosphere.wire import confusion
+from protosphere.record import confusion
 
 
 def test_where_a_client_has_every_class_it_is_scikit_learns_macro_average():

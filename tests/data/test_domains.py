@@ -278,7 +278,7 @@ def test_each_client_has_one_value_of_a_column_and_more_values_than_clients_are_
     assert names == [ward.lstrip("=") for ward in IN_ORDER]
     assert [column.name for column in data.columns] == ["a", "number", "patient"]
     assert [set(WARD[rows]) for rows in dealt(clients=3)[1].rows_by_client] == [{"=1", "west"}, {"Nord"}, {"Süd"}]
-    assert dealt(clients=1)[2] == ["1, Nord, Süd + 1 more"]
+    assert dealt(clients=1)[2] == ["1, Nord, Süd, west"]
     with pytest.raises(DataError, match="5 clients need as many values"):
         dealt(clients=5)
 

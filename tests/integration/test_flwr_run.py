@@ -164,7 +164,7 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
     folder = the_run(resumed, place)
     assert "-shrunk-digits-" in folder.name
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors"}
-    expected |= {"origin.json", "prototypes.safetensors", "summary.json"}
+    expected |= {"prototypes.safetensors", "summary.json"}
     expected |= {"report.html", "pictures", "run.log", "clients.parquet", ".lock"}
     assert {path.name for path in folder.iterdir()} == expected
     roster = json.loads((folder / "roster.json").read_text())

@@ -211,14 +211,14 @@ MUTANTS = {
         "tests/wire/test_uploads.py",
     ),
     "no norm is too long": Mutant(
-        W + "checks.py",
+        W + "arrays.py",
         "if len(norms) and float(norms.max()) > max_norm:",
         "if False:",
         "tests/wire/test_uploads.py",
     ),
     "labels in any order": Mutant(
         W + "arrays.py",
-        "if most == 1 and bool((steps <= 0).any()):",
+        "if bool((values.diff() < 0).any()):",
         "if False:",
         "tests/wire/test_uploads.py",
     ),

@@ -1,13 +1,12 @@
-"""What a run keeps of its prototypes, and of where it comes from."""
-
-import json
+"""What a run keeps of its prototypes."""
 
 import pytest
 import torch
 
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.record import provenance, snapshots
+from protosphere.record import snapshots
 from protosphere.record.snapshots import kept_rounds, newest, read_round, save, separation_of, snapshot
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import payload
@@ -66,33 +65,8 @@ def test_the_newest_round_is_kept_and_where_asked_every_round_that_was_not_run_a
         save(tmp_path, tensors_of(number), {"round": number}, every=True)
     save(tmp_path, tensors_of(9), {"round": 3}, every=True)
     assert kept_rounds(tmp_path) == [2, 3]
-    assert torch.equal(read_round(tmp_path, 3)["global/vectors"], tensors_of(9)["global/vectors"])
+    assert torch.equal(read_round(tmp_path, 3)[0]["global/vectors"], tensors_of(9)["global/vectors"])
     assert torch.equal(newest(tmp_path)[0]["global/vectors"], tensors_of(9)["global/vectors"])
     snapshots._file(tmp_path, 2).write_text("x")
-    assert read_round(tmp_path, 2) == read_round(tmp_path, 8) == {}
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["/home/a b/bin/protosphere", "run", "-c", "rounds=3 x"], "protosphere run -c 'rounds=3 x'"),
-        (["/x/flwr-serverapp", "--token", "secret"], ""),
-        (["/x/site-packages/ipykernel_launcher.py", "-f", "k.json"], ""),
-        ([], ""),
-    ],
-)
-def test_a_command_is_kept_as_a_shell_takes_it_and_none_of_flowers(words, command):
-    assert provenance.command_of(words) == command
-
-
-def test_every_start_is_noted_and_a_record_that_is_none_is_no_start(tmp_path):
-    for _ in range(2):
-        provenance.note(tmp_path)
-    first, second = provenance.origins(tmp_path)
-    assert first["versions"] == second["versions"] == provenance.versions()
-    for content in ("", "{}", '["x", 3]'):
-        (tmp_path / provenance.FILE).write_text(content)
-        assert provenance.origins(tmp_path) == []
-    provenance.note(tmp_path)
-    assert len(json.loads((tmp_path / provenance.FILE).read_text())) == 1
-    provenance.note(tmp_path / "gone")
+    with pytest.raises(SettingError, match=r"round-000002.* cannot be read"):
+        read_round(tmp_path, 2)

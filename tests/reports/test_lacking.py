@@ -145,7 +145,7 @@ def only(folder, lines):
         (lambda f: (f / "metrics.jsonl").unlink(), "no run with a finished round"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: only(f, ""), "no run with a finished round"),
-        (lambda f: only(f, "3\n"), "not as this version"),
+        (lambda f: only(f, "3\n"), "a line has no round"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "not as this version .*class_names"),
         (lambda f: (f / "summary.json").write_text("{}"), "not as this version .*format"),
         (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),

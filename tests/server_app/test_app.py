@@ -44,7 +44,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
         "metrics.jsonl",
         "checkpoint.safetensors",
     }
-    files |= {"prototypes.safetensors", "summary.json", "origin.json", ".lock"}
+    files |= {"prototypes.safetensors", "summary.json", ".lock"}
     assert {path.name for path in folder.iterdir()} == files
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys()
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
+from protosphere.record.confusion import OTHER, confusion_triples
 from protosphere.wire.arrays import Limits, decode, value_bytes
 from protosphere.wire.checks import MessageError
-from protosphere.wire.confusion import OTHER, confusion_triples
 from protosphere.wire.parts import MIXTURES, PROTOTYPES, Part
 from tests.payloads import lone
 
@@ -76,11 +76,14 @@ def saved(function, *arrays, **options):
     return file.getvalue()
 
 
-NOT_AGREED = "rows of 4 values were agreed"
+NOT_AGREED = "was agreed"
 BELONG = " belong"
 BAD = [
     # --- prototypes
-    *((PROTOTYPES, of("vectors", 3, D, kind=kind), "float32 was agreed") for kind in ("f8", "f2", "i4", "c8", ">f4")),
+    *(
+        (PROTOTYPES, of("vectors", 3, D, kind=kind), "float32 of (3, 4) was agreed")
+        for kind in ("f8", "f2", "i4", "c8", ">f4")
+    ),
     *((PROTOTYPES, of("vectors", *shape), NOT_AGREED) for shape in [(3,), (3, D - 1), (3, D, 1), (), (K + 1, D)]),
     *(
         (PROTOTYPES, spoilt(PROTOTYPES, "vectors", value), "the vector of class 0 holds a value that is not finite")
@@ -89,8 +92,9 @@ BAD = [
     (PROTOTYPES, spoilt(PROTOTYPES, "vectors", 3.4e38), "norm 3.4e+38, above `max-prototype-norm` 100"),
     (PROTOTYPES, {"labels": np.int16([0, 2, K])}, "outside 0 to 5"),
     (PROTOTYPES, {"labels": np.int16([-1, 2, 3])}, "outside 0 to 5"),
-    *((PROTOTYPES, {"labels": np.int16(bad)}, "unique and ascending") for bad in ([0, 2, 2], [5, 2, 0])),
-    *((PROTOTYPES, {"labels": np.int16(bad)}, "3 integers were due") for bad in ([0, 2], [[0], [2], [5]])),
+    (PROTOTYPES, {"labels": np.int16([0, 2, 2])}, "class 2 has 2 components, at most 1"),
+    (PROTOTYPES, {"labels": np.int16([5, 2, 0])}, "the labels do not ascend"),
+    *((PROTOTYPES, {"labels": np.int16(bad)}, "`labels` is int16 of shape") for bad in ([0, 2], [[0], [2], [5]])),
     *((PROTOTYPES, {"labels": np.array([0, 2, 5], kind)}, kind) for kind in ("int64", "uint16", "bool", ">i2")),
     (PROTOTYPES, {"counts": np.array([1, 2, 3])}, BELONG),
     (PROTOTYPES, {"vectors": None}, BELONG),
@@ -101,9 +105,9 @@ BAD = [
         (COUNTED, {"counts": np.array(bad)}, "outside 1 to 2147483647")
         for bad in ([1, 0, 3], [1, -1, 3], [1, 2, 2**31], [2**62, 2**62, 2**63 - 1])
     ),
-    *((COUNTED, {"counts": np.array([1, 2, 3], kind)}, "3 int64 numbers") for kind in ("u8", "i4", "f8")),
-    (COUNTED, {"counts": np.array([1, 2])}, "3 int64 numbers"),
-    (HALVES, of("vectors", 3, D), "the vectors are float32, float16 was agreed"),
+    *((COUNTED, {"counts": np.array([1, 2, 3], kind)}, "int64 of (3,) was agreed") for kind in ("u8", "i4", "f8")),
+    (COUNTED, {"counts": np.array([1, 2])}, "int64 of (3,) was agreed"),
+    (HALVES, of("vectors", 3, D), "float16 of (3, 4) was agreed"),
     (HALVES, spoilt(HALVES, "vectors", np.inf), "not finite"),
     # --- mixtures
     (COMPONENTS, {"weights": np.float32([0.25, 0.7, 1])}, "weights of class 0 in a mixture set sum to 0.95"),
@@ -117,10 +121,10 @@ BAD = [
     # with the means' 4 * 1 just above 100 squared, though neither part is
     (COMPONENTS, {"variances": np.full((3, D), 2499.5, np.float32)}, "above `max-prototype-norm` 100"),
     *(
-        (COMPONENTS, of(name, 3, D, kind=np.float64), f"the {name} are float64 of shape (3, 4), float32 of")
+        (COMPONENTS, of(name, 3, D, kind=np.float64), f"`{name}` is float64 of shape (3, 4), float32 of")
         for name in ("means", "variances", "weights")
     ),
-    (COMPONENTS, of("means", 2, D), "float32 of (3, 4) were agreed"),
+    (COMPONENTS, of("means", 2, D), "float32 of (3, 4) was agreed"),
     (COMPONENTS, {"labels": np.int16([2, 2, 0])}, "the labels do not ascend"),
     (COMPONENTS, {"labels": np.int16([0, 0, 0])}, "class 0 has 3 components, at most 2 were agreed"),
     (COMPONENTS, {"labels": np.int16([0, 0, K])}, "outside 0 to 5"),
@@ -128,17 +132,17 @@ BAD = [
     (COUNTED_COMPONENTS, {"counts": np.array([3, 4, 5])}, "different counts within class 0"),
     (COUNTED_COMPONENTS, {"counts": np.array([3, 3, 2**31])}, "outside 1 to 2147483647"),
     # --- weights
-    (WEIGHTS, of("values", 11), "12 values of float32 were agreed"),
-    (WEIGHTS, of("small", 2, kind=np.float64), "2 values of float32 were agreed"),
+    (WEIGHTS, of("values", 11), "float32 of (12,) was agreed"),
+    (WEIGHTS, of("small", 2, kind=np.float64), "float32 of (2,) was agreed"),
     (WEIGHTS, spoilt(WEIGHTS, "values", np.nan), "tensor `a` holds a value that is not finite"),
     (WEIGHTS, spoilt(WEIGHTS, "values", 1e9), "tensor `a` has norm 1e+09, above"),
     (WEIGHTS, spoilt(WEIGHTS, "small", -1), "`running_var` holds a negative variance"),
     (RAGGED, {"shapes": None}, BELONG),
     (RAGGED, {"shapes": np.int32([4, 4, 2])}, "tensor `a` has shape (4, 4), at most (4, 3) was agreed"),
     (RAGGED, {"shapes": np.int32([-4, -1, 2])}, "tensor `a` has shape (-4, -1)"),
-    (RAGGED, {"shapes": np.int32([4, 1])}, "`shapes` is int32 of shape (2,), 3 values of int32 were agreed"),
+    (RAGGED, {"shapes": np.int32([4, 1])}, "`shapes` is int32 of shape (2,), int32 of (3,) was agreed"),
     (RAGGED, {"shapes": np.array([4, 1, 2])}, "`shapes` is int64"),
-    (RAGGED, {"shapes": np.int32([4, 2, 2])}, "8 values of float32"),
+    (RAGGED, {"shapes": np.int32([4, 2, 2])}, "float32 of (8,) was agreed"),
 ]
 
 
