@@ -368,7 +368,7 @@ def refuse_alone(settings: Mapping[str, Scalar]) -> None:
     shared = {name.replace("_", "-") for name in Settings.model_fields}
     for name in settings:
         # without a similar name, it may be a method's setting without the method's prefix
-        if "." not in name and name not in shared and nearest(name, shared):
+        if "." not in name and name not in shared and (name in GONE or nearest(name, shared)):
             refuse_unknown([name], shared)
     try:
         Settings.model_validate({name: value for name, value in settings.items() if name in shared})
@@ -392,10 +392,31 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
+# removed setting -> its replacement; a row may be removed in the next version
+GONE = {
+    "membership": "clients join and leave in deployments, with `min-clients` and `forget-after`",
+    "meet-clients": "every client says at the start who it is",
+    "min-train-clients": "a round selects the share `fraction-train` of the clients, at least one",
+    "max-norm-ratio": "robust means bound long uploads, such as `fedproto.aggregation` and `weights.aggregation`",
+    "protosphere.outliers": "use `protosphere.aggregation`",
+    "fedcgs.outliers": "use `fedcgs.aggregation`",
+    "shared-test-path": "a simulation sets `shared-test-share` of its samples aside; sites share no test set",
+    "sparsity-dim": "use `tinyproto.sparsity-dim`; `tinyproto-fp` without scaling is FedProto with masks",
+    "stop-min-delta": "`stop-patience` counts any rise of the mean",
+    "server-threads": "the server computes with one thread",
+    "feddistill.outputs": "FedDistill averages probabilities",
+    "privacy-encoder": "use `encoder`",
+    "normalise": "scale the data before the run",
+    "query-timeout": "a node has 30 seconds to say who it is",
+}
+
+
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse the first unknown name, with the most similar name."""
+    """Refuse the first unknown name, with its replacement or the most similar name."""
     allowed = list(allowed)
     for name in names:
+        if name in GONE and name not in allowed:
+            raise SettingError(f"setting `{name}` was removed: {GONE[name]}; take it out.")
         if name not in allowed:
             raise SettingError(
                 f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."

@@ -2,14 +2,16 @@
 
 import math
 import platform
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from protosphere.core.client_names import NAMELESS, client_word
 from protosphere.core.settings import Settings
-from protosphere.core.text import own_version
+from protosphere.core.text import own_version, percent
 from protosphere.record.confusion import per_class
 from protosphere.record.folder import FORMAT
 from protosphere.record.metrics_lines import MAJORITY, Line
@@ -19,6 +21,7 @@ MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same as an unweighted m
 FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "worst", "clients")
+FAR_BELOW = 0.1  # a trained classifier is rarely this far below a linear discriminant of its own features
 PACKAGES = ("flwr", "torch", "numpy", "safetensors")
 
 
@@ -268,10 +271,13 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """Warnings for readers of a summary's headline: those of `doubts_of_clients`, and one about untrained models."""
+    """Warnings for readers of a summary's headline: those of `doubts_of_clients`, and one if the models look hardly
+    trained."""
     sentences = doubts_of_clients(summary, client_names)
     if summary["rounds"] == 0 and summary["rules"]:
         sentences.append("the run ended before its first round: these are untrained models")
+    elif sentence := _doubt_of_training(summary):
+        sentences.append(sentence)
     return sentences
 
 
@@ -300,6 +306,29 @@ def doubts_of_clients(summary: Mapping[str, Any], client_names: Mapping[int, str
     return sentences
 
 
+def _doubt_of_training(summary: Mapping[str, Any]) -> str:
+    """A sentence if the private models look hardly trained, else ""."""
+    by_rule, majority = summary["rules"], summary["floor"].get(MAJORITY)
+    accuracy = _accuracy_of(by_rule.get("classifier", {}))
+    discriminant = _accuracy_of(by_rule.get("discriminant", {}))
+    if accuracy is None or not summary.get("gradient_steps"):
+        return ""
+    if majority is not None and accuracy < majority:
+        reason = f"their classifiers reach {percent(accuracy)}, always predicting the most frequent class "
+        reason += percent(majority)
+    elif discriminant is not None and accuracy < discriminant - FAR_BELOW:
+        reason = f"their classifiers reach {percent(accuracy)}, a linear discriminant of their features "
+        reason += percent(discriminant)
+    else:
+        return ""
+    return f"the private models may need more training: {reason}; try more `rounds` or `local-epochs`"
+
+
+def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:
+    """A rule's accuracy by the metric of the headline."""
+    return figures.get(primary_figure(figures))
+
+
 def companions(named: Iterable[str]) -> str:
     """A description of the companion that all clients have; "" if there is none."""
     names = sorted(set(named) - {""})
@@ -308,6 +337,23 @@ def companions(named: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """The versions of this program, of Python, and of the packages that affect metrics."""
-    packages = {name: version(name) for name in PACKAGES}
-    return {"protosphere": own_version(), "python": platform.python_version(), **packages}
+    """The versions of this program, of Python, and of the packages that affect metrics; for a checkout, its commit."""
+    found = {"protosphere": own_version(), "python": platform.python_version()}
+    found |= {name: version(name) for name in PACKAGES}
+    if commit := commit_of(Path(__file__).parents[2]):
+        found["commit"] = commit
+    return found
+
+
+def commit_of(checkout: Path) -> str:
+    """The commit of a git checkout, with "-dirty" if tracked files differ from it; "" if the folder is none."""
+    # an installed package may lie in the environment of somebody's own repository
+    if not (checkout / ".git").exists():
+        return ""
+    # without locks, since it only reads
+    command = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        done = subprocess.run([*command, "--exclude", "*"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "" if done.returncode else done.stdout.strip()

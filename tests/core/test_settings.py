@@ -10,6 +10,7 @@ import pytest
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import (
+    GONE,
     MAY_DIFFER_ON_RESUME,
     Settings,
     check,
@@ -19,7 +20,7 @@ from protosphere.core.settings import (
     refuse_unknown,
     shown,
 )
-from protosphere.strategies import known_settings
+from protosphere.strategies import known_settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {name.replace("_", "-"): value for name, value in Settings().model_dump().items()}
@@ -178,6 +179,14 @@ def test_neighbours_of_the_contradictions_pass():
     check(Settings, {"clients": 20, "fraction-train": 0.01, "min-replies": 1})
     # without `clients` the number is not known before the roster
     check(Settings, {"fraction-train": 0.1, "min-replies": 50})
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(name):
+    assert name not in known_settings()
+    with pytest.raises(SettingError) as caught:
+        read_settings({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
+    assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
 
 
 @pytest.mark.parametrize(

@@ -556,3 +556,29 @@ def test_a_headline_of_a_round_that_lacks_clients_says_so():
     (sentence,) = doubts(summary | {"clients": 3})
     words = "no round evaluated all 3 clients: selected and best are chosen among the rounds that evaluated 1"
     assert sentence == words
+
+
+HARDLY = "the private models may need more training: their classifiers reach "
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "discriminant", "majority", "steps", "reason"),
+    [
+        (0.44, 0.86, 0.3, 2.5, f"{HARDLY}44.0 %, a linear discriminant of their features 86.0 %"),
+        (0.29, None, 0.3, 2.5, f"{HARDLY}29.0 %, always predicting the most frequent class 30.0 %"),
+        (0.78, 0.86, 0.3, 2.5, ""),
+        (0.44, 0.86, 0.3, None, ""),
+        (None, 0.86, 0.3, 2.5, ""),
+    ],
+    ids=["below the discriminant", "below the majority", "a little below", "nobody trained", "no classifier"],
+)
+def test_models_that_are_hardly_trained_are_named(accuracy, discriminant, majority, steps, reason):
+    # 5 points are usual where there are few samples
+    rules = {
+        "classifier": {"selected": None, "final": accuracy},
+        "discriminant": {"selected": discriminant, "final": 0.1},
+    }
+    summary = {"headline": {"rule": "classifier"}, "rules": rules, "floor": {MAJORITY: majority}}
+    summary |= {"clients": 2, "rounds": 3, "gradient_steps": steps}
+    remedy = "; try more `rounds` or `local-epochs`"
+    assert doubts(summary) == ([reason + remedy] if reason else [])
