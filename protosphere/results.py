@@ -221,7 +221,8 @@ class Run:
         'map-of-prototypes'
 
         Args:
-            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-by-client`, `samples-by-client-and-class`,
+            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `accuracy-by-client`,
+                `samples-by-client-and-class`,
                 `confusion` (if the setting of that name asks for it), `distances-of-global-prototypes`,
                 `map-of-prototypes`, `margins-of-global-prototypes`, `values-of-prototypes` or `alignment`.
             round: the round of the prototypes, as in `prototypes`; None for the newest ones that are kept.

@@ -37,6 +37,7 @@ from protosphere.reports.canvas import (
     plain_numbers,
     whole_rounds,
 )
+from protosphere.reports.frames import sent_by_round
 from protosphere.reports.label_distribution import counts_by_class
 from protosphere.reports.results import Prototypes, Results, explain_damage
 
@@ -54,7 +55,7 @@ SEPARATION = "server/separation/"  # prefixes of column names in a run's frame
 ITERATIONS = "server/alignment_iterations"
 
 
-# --- accuracy and loss --------------------------------------------------------------------------------------
+# --- accuracy, loss, bytes --------------------------------------------------------------------------------------
 
 
 def accuracy_over_rounds(results: Results) -> Plot:
@@ -158,6 +159,30 @@ def loss_over_rounds(results: Results) -> Plot:
     )
     numbers = table.set_axis(heads, axis=1).reset_index()
     return plot.describe("loss-over-rounds", caption, numbers)
+
+
+def accuracy_over_bytes(results: Results) -> Plot:
+    """The main rule's mean accuracy over the bytes that were sent by then, as payload and on the wire."""
+    table = sent_by_round(results.lines).join((100 * results.figure("accuracy")).rename("mean"), how="inner")
+    looks: dict[str, dict[str, Any]] = {
+        "payload": {"label": "payload: prototype values", "color": COLOURS[0]},
+        "wire": {"label": "wire: whole messages of training", "color": COLOURS[1], "linestyle": DASHED},
+    }
+    # 0 bytes have no place on a logarithmic axis
+    curves = {name: table[table[name] > 0] for name in looks}
+    if curves["payload"].empty:
+        raise NothingToPlotError("Accuracy over bytes: nothing was sent before an evaluation.")
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
+        for name, part in curves.items():
+            axes.plot(part[name] / 1e6, part["mean"], marker=dots(part), markersize=3.5, **looks[name])
+        axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
+        axes.set(xlabel="sent since the start, both directions (MB)", ylabel="test accuracy (%)")
+        plot.legend(loc="outside lower center", ncols=1)
+    caption = f"The same mean accuracy by {results.rule}, over the bytes that clients and server had sent by then."
+    numbers = table.set_axis(["payload (bytes)", "wire (bytes)", "mean (%)"], axis=1)
+    return plot.describe("accuracy-over-bytes", caption, numbers.rename_axis("round").reset_index())
 
 
 # --- clients ----------------------------------------------------------------------------------------------------
@@ -539,6 +564,7 @@ def alignment(results: Results) -> Plot:
 OF_RUN: dict[str, Callable[[Results], Plot]] = {
     "accuracy-over-rounds": accuracy_over_rounds,
     "loss-over-rounds": loss_over_rounds,
+    "accuracy-over-bytes": accuracy_over_bytes,
     "accuracy-by-client": accuracy_by_client,
     "confusion": confusion,
     "samples-by-client-and-class": samples_by_client_and_class,

@@ -34,7 +34,7 @@ MOST_NAMED = 32  # most classes whose accuracies are shown without expanding
 NOT_SHOWN = frozenset({"results-dir", "resume"})
 # heading -> the plots below it
 SECTIONS = {
-    "Accuracy": ["accuracy-over-rounds", "loss-over-rounds"],
+    "Accuracy": ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes"],
     "Classes": ["confusion"],
     "Clients and their data": ["accuracy-by-client", "samples-by-client-and-class"],
     "Prototypes": [

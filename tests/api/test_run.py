@@ -228,7 +228,7 @@ def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refu
         run.client(1)
 
 
-PLOTS = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-by-client"]
+PLOTS = ["accuracy-over-rounds", "accuracy-over-bytes", "loss-over-rounds", "accuracy-by-client"]
 PLOTS += ["confusion", "samples-by-client-and-class", "map-of-prototypes"]
 PLOTS += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
 

@@ -49,6 +49,6 @@ def pictures(folder):
 
 SEPARATION, MAP = "distances-of-global-prototypes", "map-of-prototypes"
 MARGINS = "margins-of-global-prototypes"
-OF_ROUNDS = {"accuracy-over-rounds", "loss-over-rounds", "accuracy-by-client"}
+OF_ROUNDS = {"accuracy-over-rounds", "accuracy-over-bytes", "loss-over-rounds", "accuracy-by-client"}
 EVERY = OF_ROUNDS | {"samples-by-client-and-class", SEPARATION, MARGINS, MAP}
 CONFUSION = {"confusion"}
