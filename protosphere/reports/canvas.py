@@ -1,12 +1,4 @@
-"""Shared by all plots: size, fonts, colours, and file formats.
-
-    with canvas.figure() as plot:
-        axes = plot.add_subplot()
-        axes.plot(rounds, accuracy, color=canvas.COLOURS[0])
-    plot.describe("accuracy", "It rises to 94 %.", frame)
-
-Text stays text.
-"""
+"""Shared by all plots: size, fonts, colours and texts."""
 
 import io
 import logging

@@ -158,12 +158,10 @@ def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of,
     assert json.loads(told[METADATA])["rule"] == trained.rule
 
 
-@pytest.fixture
-def of_a_table(tmp_path, run, home):
-    """A client that was trained on a table of four columns with gaps, and the folder of its run's data."""
+def table_with_gaps():
     rng, rows = np.random.default_rng(3), 120
     label = rng.integers(0, 3, rows)
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {
             "ward": np.array(["north", "south", "west"])[(label + (rng.random(rows) < 0.2)) % 3],
             "age": np.where(rng.random(rows) < 0.1, np.nan, 40 + 900 * label + rng.normal(0, 9, rows)),
@@ -172,18 +170,15 @@ def of_a_table(tmp_path, run, home):
             "outcome": np.array(["low", "mid", "high"])[label],
         }
     )
-    (tmp_path / "data").mkdir()
-    frame.to_csv(tmp_path / "data" / "train.csv", index=False)
-    quick = {"strategy": "protonorm", "rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "device": "cpu"}
-    name = run(
-        {"dataset": str(tmp_path / "data"), "label-column": "outcome", "partition": "iid", **quick}, clients=2
-    ).name
-    return open_trained(home / "clients" / name / "0", "cpu"), frame
 
 
-def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does(of_a_table, tmp_path):
+def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does(client_of, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
-    trained, frame = of_a_table
+    frame = table_with_gaps()
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    data = {"dataset": str(tmp_path / "train.csv"), "label-column": "outcome", "partition": "iid"}
+    quick = {"strategy": "protonorm", "rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05}
+    trained = client_of(data | quick)
     export(trained, tmp_path / "model.onnx")
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map[METADATA])["input"]
@@ -222,9 +217,8 @@ def test_what_onnx_lacks_or_cannot_express_is_told_and_nothing_is_written(client
         raise RuntimeError("Failed at \x1b[96mstep 3/3\x1b[0m.\nA report")
 
     trained = client_of()
-    for package in ("onnx", "onnxscript"):
-        if not there:
-            monkeypatch.setitem(sys.modules, package, None)
+    if not there:
+        monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr(torch.onnx, "export", fail)
     with pytest.raises(SettingError, match=r"\(Failed at step 3/3\)" if there else r"'protosphere\[onnx\]'"):
         export(trained, tmp_path / "model.onnx")
