@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 LONGEST_NAME = 24  # longest class name, in characters
-ROOM = 60  # characters for a list of names
+ROOM = 80  # characters for a list of names
 MOST_CLIENTS = 5
 MARKS = str.maketrans(dict.fromkeys('"“”„‟«»″', "'"))  # quotation marks, which would end a quotation
 
@@ -20,17 +20,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
-    """The number of classes, and their names as far as `room` characters allow: `3 classes: cat, dog, frog`."""
+def class_words(labels: Sequence[int], names: Sequence[str]) -> str:
+    """The number of classes, and the first of their names: `3 classes: cat, dog, frog`."""
     if not labels:
         return "no class"
-    fitting_names: list[str] = []
-    for name in cut_apart([names[label] for label in labels], LONGEST_NAME):
-        if fitting_names and len(", ".join([*fitting_names, name])) > room:
-            break
-        fitting_names.append(name)
-    remainder = f" and {len(labels) - len(fitting_names)} more" if len(labels) > len(fitting_names) else ""
-    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {', '.join(fitting_names)}{remainder}"
+    words = ", ".join(cut_apart([names[label] for label in labels], LONGEST_NAME))
+    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {one_line(words, ROOM)}"
 
 
 def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
@@ -42,7 +37,7 @@ def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[
         return ""
     listed = ", ".join(map(str, holders[:MOST_CLIENTS])) + ", …" * (len(holders) > MOST_CLIENTS)
     return (
-        f"{counted(len(holders), 'client')} with samples of only one class ({listed}): always predicting it is "
+        f"the samples of {counted(len(holders), 'client')} ({listed}) are of a single class: always predicting it is "
         "correct, so an accuracy of 100 % means nothing there and raises the mean"
     )
 
