@@ -423,7 +423,6 @@ class PrototypeStrategy(Strategy):
         self, grid: Grid, messages: Sequence[Message], context: ReplyContext, min_replies: int = 0
     ) -> Exchanged:
         """Send messages from `_messages`, and collect the replies."""
-        began = time.monotonic()
         partition_of_node = {node: partition for partition, node in self.roster.nodes.items()}
         partitions = [partition_of_node[message.metadata.dst_node_id] for message in messages]
         sent = dict(self._sent_bytes)
@@ -431,7 +430,7 @@ class PrototypeStrategy(Strategy):
         warn_of_problems(replies, context.round_number)
         if self.held is not None:
             self.held.note_replies(replies, self._offered)
-        return Exchanged(replies, sent, time.monotonic() - began)
+        return Exchanged(replies, sent)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
         """One message per client; equal contents are encoded once."""

@@ -30,7 +30,6 @@ class Exchanged:
 
     replies: Sequence[Reply]  # in partition order
     sent: Mapping[int, Bytes]  # partition -> the size of the message to it
-    seconds: float  # from the first message to the last reply
 
     @property
     def bytes_up(self) -> Bytes:

@@ -157,8 +157,8 @@ SENT = {partition: Bytes(400, 700) for partition in range(5)}
 
 
 def line_of(replies=TRAINED, evaluations=EVALUATED, number=3, counts_payload=False, identities=None, **server):
-    line = training_line(number, Exchanged(replies, SENT, 9.0), server)
-    add_evaluation(line, Exchanged(evaluations, SENT, 3.0), "classifier", 20, identities, counts_payload)
+    line = training_line(number, Exchanged(replies, SENT), server)
+    add_evaluation(line, Exchanged(evaluations, SENT), "classifier", 20, identities, counts_payload)
     line["time"]["round"] = 12.25
     return line
 
@@ -198,7 +198,7 @@ def test_a_rounds_line():
 
 def test_the_line_of_untrained_models_has_no_training():
     line = empty_line(0)
-    add_evaluation(line, Exchanged(EVALUATED, SENT, 3.0), "classifier", 20)
+    add_evaluation(line, Exchanged(EVALUATED, SENT), "classifier", 20)
     assert "training" not in line
     assert {name: size for name, size in line["bytes"].items() if size} == {
         "evaluation_wire_up": 1200,
@@ -491,10 +491,10 @@ def run_of(tests, validations):
     for number, (right, valid) in enumerate(zip(tests, validations, strict=True)):
         line = empty_line(0)
         if number:
-            line = training_line(number, Exchanged([Reply(0, True, size=Bytes(8, 10))], {0: Bytes(4, 5)}, 1.0), {})
+            line = training_line(number, Exchanged([Reply(0, True, size=Bytes(8, 10))], {0: Bytes(4, 5)}), {})
         report = Report(0, number, evaluation=evaluation(right, valid))
         reply = Reply(0, False, report, size=Bytes(0, 3))
-        add_evaluation(line, Exchanged([reply], {0: Bytes(4, 6)}, 0.5), "classifier", 20)
+        add_evaluation(line, Exchanged([reply], {0: Bytes(4, 6)}), "classifier", 20)
         line["time"] = {"round": 1.5}
         lines.append(line)
     return lines
