@@ -19,7 +19,6 @@ from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
 from protosphere.cli.run import run
 from protosphere.cli.runs import runs
-from protosphere.cli.status import status
 from protosphere.core.startup import end_at_once
 
 app = typer.Typer(
@@ -104,13 +103,6 @@ app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
 app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
 app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
-app.command(
-    "status",
-    cls=Command,
-    epilog="""
-        protosphere status --state /var/lib/protosphere --credentials /etc/protosphere
-    """,
-)(status)
 app.command("app-hash", cls=Command, epilog="    protosphere app-hash")(app_hash)
 
 

@@ -4,10 +4,8 @@ Flower is imported on demand, so that the scripts of `deploy/` can use this file
 """
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -60,38 +58,6 @@ TABLES_OF_MESSAGES = (
     "object_children",
     "objects",
 )
-
-HEARTBEATS_MISSED = 2  # missed heartbeats after which a node is offline
-
-
-@dataclass(frozen=True)
-class RegisteredNode:
-    """A node that a SuperLink knows."""
-
-    id: int
-    status: str  # `registered`, `online` or `offline`
-    heard: float | None  # the time of its last heartbeat, in seconds since 1970
-    key: bytes  # its public key as PEM
-
-
-def registered_nodes(database: "Path") -> list[RegisteredNode]:
-    """The nodes in a SuperLink's database, except those that were unregistered."""
-    import sqlite3
-
-    # not `mode=ro`: with a write-ahead log, SQLite must write its index
-    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as base:
-        rows = base.execute("SELECT node_id, status, online_until, heartbeat_interval, public_key FROM node").fetchall()
-    nodes = []
-    for number, status, online_until, interval, key in rows:
-        if status == "unregistered":
-            continue
-        heard = None if online_until is None else online_until - HEARTBEATS_MISSED * interval
-        # a SuperLink updates the status only when asked
-        if status == "online" and online_until < time.time():
-            status = "offline"
-        # SQLite has no unsigned integers
-        nodes.append(RegisteredNode(number % (1 << 64), status, heard, key))
-    return nodes
 
 
 # --- messages and grids -----------------------------------------------------------------------------------------
