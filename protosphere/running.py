@@ -17,7 +17,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
 from protosphere.plans.run_config import Plan, plan
-from protosphere.progress import Display, line_printer
+from protosphere.progress import RunLines, line_printer
 from protosphere.strategies import read_settings
 
 if TYPE_CHECKING:
@@ -139,20 +139,20 @@ def run(
     clients = plain(clients)
     refuse_workers(workers)
     _refuse_arguments(clients, on_round)
-    display = Display(line_printer(quiet), moves=False)
+    lines = RunLines(line_printer(quiet))
     with _ONE_AT_A_TIME:
         run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
         try:
-            return Run(carry_out(run_plan, display, workers=workers, on_round=on_round))
+            return Run(carry_out(run_plan, lines, workers=workers, on_round=on_round))
         except BaseException as error:
-            if display.folder is not None:
-                error.add_note(f'what there is of the run: protosphere.load("{display.folder}")')
+            if lines.folder is not None:
+                error.add_note(f'what there is of the run: protosphere.load("{lines.folder}")')
             raise
 
 
 def carry_out(
     run_plan: Plan,
-    display: Display,
+    lines: RunLines,
     *,
     workers: int = 1,
     on_round: Callable[[Mapping[str, Any]], object] | None = None,
@@ -175,21 +175,20 @@ def carry_out(
     if on_round is not None:
         on_line = partial(_call_with_figures, on_round, read_settings(config).inference)
     for note in run_plan.notes:
-        display.line(note)
-    display.stage("starting the clients")
+        lines.line(note)
 
     try:
         return run_in_process(
             config,
             clients=run_plan.clients,
             workers=workers,
-            show=display.line,
-            opened=display.opened,
+            show=lines.line,
+            opened=lines.opened,
             on_round=on_line,
         )
     except KeyboardInterrupt:
-        if display.folder is not None:
-            report_stopped(display.folder)
+        if lines.folder is not None:
+            report_stopped(lines.folder)
         raise
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, On, Place, Preset, Settings, Trust, end, option
 from protosphere.core.errors import UserError
 from protosphere.core.startup import uncollected
-from protosphere.progress import Display
+from protosphere.progress import RunLines
 
 if TYPE_CHECKING:
     from protosphere.plans.run_config import Plan
@@ -84,8 +85,7 @@ def run(
     request = _Request(
         place, cpus_per_client, gpus_per_client, settings or [], preset, resume, results, clients, trust, verbose
     )
-    with Display(typer.echo) as display:
-        outcome = _run(request, what_leaves, display)
+    outcome = _run(request, what_leaves, RunLines(typer.echo))
     if isinstance(outcome, _Failure):
         end("\n".join([outcome.reason, *_hints(request, outcome)]), outcome.code)
     if what_leaves:
@@ -98,27 +98,27 @@ def run(
     print_summary(outcome)
 
 
-def _run(request: _Request, what_leaves: bool, display: Display) -> Path | _Failure | None:
+def _run(request: _Request, what_leaves: bool, lines: RunLines) -> Path | _Failure | None:
     """Plan the run and execute it. Returns its folder, None if that is on another machine, or why it failed."""
     from protosphere.launch.processes import Interrupted, interruptible
 
-    display.stage("reading settings and data")
     try:
-        with interruptible():
+        # a terminal alone shows it, until the first line
+        with interruptible(), Console(stderr=True).status("reading settings and data"):
             plan = _plan(request)
-            if what_leaves:
-                _list_disclosures(plan, display)
-                return None
+        if what_leaves:
+            _list_disclosures(plan)
+            return None
     except Interrupted as interruption:
         reason = f"stopped by {interruption.name} before anything was started."
         return _Failure(KILLED + interruption.number, reason)
     except UserError as error:
         return _Failure(BAD_INPUT, str(error))
     if request.place.is_here:
-        return _run_here(request, plan, display)
+        return _run_here(request, plan, lines)
     for note in plan.notes:
-        display.line(note)
-    return _run_flower(request, plan, display)
+        lines.line(note)
+    return _run_flower(request, plan, lines)
 
 
 def _plan(request: _Request) -> "Plan":
@@ -150,16 +150,16 @@ def _plan(request: _Request) -> "Plan":
     return run_plan
 
 
-def _list_disclosures(plan: "Plan", display: Display) -> None:
+def _list_disclosures(plan: "Plan") -> None:
     from protosphere.plans.preflight import disclosures
 
     items = disclosures(plan.run_config, plan.clients)
-    display.line("the server would learn about each client:")
+    typer.echo("the server would learn about each client:")
     for item in items:
-        display.line(f"  - {item}")
+        typer.echo(f"  - {item}")
 
 
-def _run_here(request: _Request, plan: "Plan", display: Display) -> Path | _Failure:
+def _run_here(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failure:
     from protosphere.core.errors import SettingError
     from protosphere.launch.flower import describe_stop
     from protosphere.launch.processes import Interrupted, interruptible
@@ -168,16 +168,16 @@ def _run_here(request: _Request, plan: "Plan", display: Display) -> Path | _Fail
 
     try:
         with interruptible():
-            return carry_out(plan, display, workers=request.place.workers)
+            return carry_out(plan, lines, workers=request.place.workers)
     except Interrupted as interruption:
-        reason, code = describe_stop(interruption.name, display.folder), KILLED + interruption.number
+        reason, code = describe_stop(interruption.name, lines.folder), KILLED + interruption.number
     except USER_ERRORS as error:
-        is_refused = isinstance(error, SettingError) and display.folder is None
+        is_refused = isinstance(error, SettingError) and lines.folder is None
         reason, code = str(error), BAD_INPUT if is_refused else FAILED
-    return _Failure(code, reason, display.folder)
+    return _Failure(code, reason, lines.folder)
 
 
-def _run_flower(request: _Request, plan: "Plan", display: Display) -> Path | _Failure | None:
+def _run_flower(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failure | None:
     from protosphere.launch.flower import launch
     from protosphere.launch.ray_cluster import cluster_address
 
@@ -185,23 +185,21 @@ def _run_flower(request: _Request, plan: "Plan", display: Display) -> Path | _Fa
     cpus, gpus = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
     if place.kind == "superlink":
         number = f"{plan.clients} clients" if plan.clients else "as many clients as its nodes report"
-        display.line(f"running on the nodes of the SuperLink `{place.name}`: {number}")
-        display.stage(f"running on the nodes of `{place.name}`")
+        lines.line(f"running on the nodes of the SuperLink `{place.name}`: {number}")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
         cluster = ", on the nodes of a Ray cluster" if place.kind == "ray" else ""
-        display.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
-        display.stage("starting Flower")
+        lines.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
     outcome = launch(
         plan.run_config,
         clients=plan.clients,
         cpus_per_client=cpus,
         gpus_per_client=gpus,
-        show=display.line,
+        show=lines.line,
         verbose=request.verbose,
         connection=place.name if place.kind == "superlink" else "",
         ray=cluster_address(place.name) if place.kind == "ray" else "",
-        opened=display.opened,
+        opened=lines.opened,
     )
     if outcome.ok:
         return outcome.folder
