@@ -103,9 +103,12 @@ def misfit(newcomer: Identity, member: Identity | None, settings: Settings, term
     return _describe_difference(newcomer, member, terms)
 
 
-def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
+def refuse_too_few(agreement: Agreement, settings: Settings, min_clients: int | None = None) -> None:
     """Stop if too few clients are left. A run needs `min-clients`; without that setting, half of its clients and at
     least two (one if the run has a single client). It also stops if too few of them can train in a round.
+
+    Args:
+        min_clients: for a resumed run, which needs no more clients than it had; None for the setting.
 
     Raises:
         RosterError: names the clients that are left out and why, and the partitions for which no client answers.
@@ -114,7 +117,8 @@ def refuse_too_few(agreement: Agreement, settings: Settings) -> None:
     trainers = sum(identity.trains for identity in agreement.identities.values())
     sampled = settings.count_sampled(trainers)
     needed = max(1, settings.min_replies)
-    fewest = settings.min_clients or max(min(2, number), (number + 1) // 2)
+    fewest = settings.min_clients if min_clients is None else min_clients
+    fewest = fewest or max(min(2, number), (number + 1) // 2)
     fewest = max(fewest, needed)
     if agreement.left_out and present < fewest:
         problem = f"{present} of {number} clients fit together, and at least {fewest} must."
@@ -167,13 +171,13 @@ def _find_usual(
     if not other_groups or len(other_groups[0]) < len(first):
         return usual
 
-    sides = sorted((sorted(first), sorted(other_groups[0])))
-    (one, *_), (other, *_) = sides
-    members = {**first, **other_groups[0]}
-    difference = _describe_difference(members[other], members[one], terms, f"client {one}")
+    # several nodes may answer for one partition, so that both sides may have it
+    side, other_side = sorted((first, other_groups[0]), key=sorted)
+    one, other = side[min(side)], other_side[min(other_side)]
+    difference = _describe_difference(other, one, terms, f"client {one.partition}")
     raise RosterError(
-        f"{_list_clients(sides[0])} and {_list_clients(sides[1])} do not agree, and neither side is larger. "
-        f"Client {other}: {difference} {all_left_out(left_out)}".rstrip()
+        f"{_list_clients(side)} and {_list_clients(other_side)} do not agree, and neither side is larger. "
+        f"Client {other.partition}: {difference} {all_left_out(left_out)}".rstrip()
     )
 
 
@@ -230,6 +234,12 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> st
             f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
             "be averaged at one width: set `feature-dim` alike."
         )
+    if identity.withheld != terms.private:
+        behaviour = "withholds" if identity.withheld else "discloses"
+        state = "set" if terms.private else "not set"
+        return (
+            f"it {behaviour} its numbers of samples, but `privacy` is {state}; give it the same version and settings."
+        )
     if identity.method != terms.method:
         digest = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
         return (
@@ -241,16 +251,16 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> st
             "it has other settings of messages than the server; both ends need the same method and settings of it, "
             "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
         )
-    shared_parts = {part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"}
-    disclosures = (
-        ("its numbers of samples", not identity.withheld, not terms.private),
-        ("its class counts", bool(identity.class_counts), terms.exchange.told_counts and bool(identity.classes)),
-        ("shared weights", set(read_layouts(identity.layouts)), shared_parts),
-    )
-    for what, disclosed, expected in disclosures:
-        if disclosed != expected:
-            return (
-                f"it discloses {what} otherwise than `{settings.strategy}` and `privacy` ask for; give it a model "
-                "that fits the method, and the same version and settings."
-            )
+    parts = {part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"}
+    shared = set(read_layouts(identity.layouts))
+    if shared != parts:
+        names = ", ".join(repr(one_line(name, LONGEST_NAME)) for name in sorted(shared)[:MOST_NAMED])
+        return (
+            f"it would share weights of {names or 'no part'}, but `{settings.strategy}` exchanges those of "
+            f"{', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same version."
+        )
+    if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
+        behaviour = "discloses its class counts" if identity.class_counts else "discloses no class counts"
+        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
+        return f"it {behaviour}, but `{settings.strategy}` {expectation}; give it the same settings."
     return ""

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice, zip_longest
 
 from flwr.app import Message, MessageType, RecordDict
@@ -74,12 +74,17 @@ class Queries:
         (`protosphere.core.flower.in_turn`), it waits for all of them, since none is late."""
         answers = self._pull_once(grid)
         while in_turn(grid) and self._pending_messages:
-            answers += self._pull_once(grid)
+            more = self._pull_once(grid)
+            # workers may need seconds
+            pause(more)
+            answers += more
         return answers
 
     def _pull_once(self, grid: Grid) -> list[tuple[int, Identity]]:
-        answers = []
-        for message_id, reply in pulled(grid, self._pending_messages) if self._pending_messages else ():
+        answers: list[tuple[int, Identity]] = []
+        if not self._pending_messages:
+            return answers
+        for message_id, reply in pulled(grid, self._pending_messages):
             if message_id not in self._pending_messages:
                 continue
             node, _ = self._pending_messages.pop(message_id)
@@ -131,12 +136,15 @@ class Gathering:
 
     Args:
         terms: what the server knows about the run besides its settings.
+        earlier: for a resumed run whose clients come and go: the partitions that took part before it was cut. As many
+            of these must be present as a start needs.
     """
 
-    def __init__(self, settings: Settings, terms: Terms, queries: Queries):
+    def __init__(self, settings: Settings, terms: Terms, queries: Queries, earlier: Set[int] | None = None):
         self.settings = settings
         self.terms = terms
         self.queries = queries
+        self.earlier = earlier
         self._identities: dict[int, Identity] = {}  # by node, in order of arrival
         self._last_answer_time = 0.0
 
@@ -167,7 +175,7 @@ class Gathering:
             pause(answers)
 
         agreement = agree(self._identities.items(), self.settings, self.terms)
-        refuse_too_few(agreement, self.settings)
+        refuse_too_few(agreement, self.settings, self._count_needed())
         for node, (partition, why) in agreement.left_out.items():
             # problems were reported on arrival
             if not self._identities[node].problem:
@@ -204,7 +212,7 @@ class Gathering:
             answered = self._identities.keys() | self.queries.unreadable_nodes
             return len(answered) >= max(1, expected) and {*grid.get_node_ids()} <= answered
         if self.settings.min_clients:
-            return self._count_fitting() >= self.settings.min_clients
+            return self._count_fitting() >= self._count_needed()
         partitions = {identity.partition for identity in self._identities.values()}
         has_all = 0 < expected <= len(partitions) and all(partition in partitions for partition in range(expected))
         # otherwise a client that claims to be the only one could take over the run by answering first
@@ -222,24 +230,34 @@ class Gathering:
         first, second = (*votes.most_common(2), (0, 0), (0, 0))[:2]
         return first[0] if first[1] > second[1] else 0
 
+    def _count_needed(self) -> int:
+        """How many clients must be present for a start with `min-clients`; 0 without it."""
+        needed = self.settings.min_clients
+        return needed if self.earlier is None else min(needed, len(self.earlier))
+
     def _count_fitting(self) -> int:
-        """How many clients fit together; 0 while two groups are equally large."""
+        """How many of the clients that count towards a start fit together; 0 while two groups are equally large."""
         try:
-            return len(agree(self._identities.items(), self.settings, self.terms).identities)
+            fitting = agree(self._identities.items(), self.settings, self.terms).identities.keys()
         except RosterError:
             return 0
+        return len(fitting if self.earlier is None else fitting & self.earlier)
 
     def _refuse_missing(self) -> None:
         """At the deadline, fewer nodes have answered than the run has clients."""
-        expected = self.settings.min_clients or self._count_expected()
+        expected = self._count_needed() or self._count_expected()
+        due = range(expected) if self.earlier is None else self.earlier
+        present = {identity.partition for identity in self._identities.values()}
         answered = len(self._identities.keys() | self.queries.unreadable_nodes)
+        if self.earlier is not None:
+            # any number of other clients may answer
+            answered = len(present & self.earlier)
         # if the claimed numbers differ, that is the problem
         if answered >= expected > 0 or (self._identities and not expected):
             return
-        present = {identity.partition for identity in self._identities.values()}
         # a client may claim two thousand million clients
-        missing = list(islice((partition for partition in range(expected) if partition not in present), MOST_NAMED))
-        number = sum(partition < expected for partition in present)
+        missing = list(islice((partition for partition in due if partition not in present), MOST_NAMED))
+        number = sum(partition in due for partition in present)
         names = f" (missing partitions: {', '.join(map(str, missing))})" if missing else ""
         raise RosterError(
             f"{number} of {expected or 'an unknown number of'} clients answered within `start-timeout` "

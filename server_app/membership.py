@@ -3,7 +3,7 @@ start of the next round. It leaves when its node has been absent for `forget-aft
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protosphere.core.client_names import client_names, client_word
@@ -50,8 +50,7 @@ class Membership:
         before = roster.nodes
         absent = self._list_absent()
         joining = sorted(roster.waiting)
-        for partition in joining:
-            self._admit(partition, number)
+        self._admit(joining, number)
         for partition in absent:
             roster.forget(partition, number)
             del self._rounds_absent[partition]
@@ -66,34 +65,53 @@ class Membership:
             self._last_change = number
             self._folder.write_roster(roster.as_json())
 
-    def _admit(self, partition: int, number: int) -> None:
-        """Admit a client that fits in with the others."""
-        roster = self._roster
-        _, identity = roster.waiting[partition]
-        reason = roster.misfit(identity) or self._find_misfit_of_weights(partition)
-        if reason:
-            del roster.waiting[partition]
-            name = client_word(partition, client_names([vars(identity)]))
-            log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
+    def _admit(self, partitions: Sequence[int], number: int) -> None:
+        """Admit the waiting clients that fit in with the others."""
+        fitting = []
+        for partition in partitions:
+            if reason := self._roster.misfit(self._roster.waiting[partition][1]):
+                self._refuse(partition, number, reason)
+            else:
+                fitting.append(partition)
+        # usually all fit; one whose weights do not must not keep the others out
+        if not self._find_misfit_of_weights(fitting):
+            self._join(fitting, number)
             return
-        verb = "is back" if roster.join(partition, number) else "joins"
+        for partition in fitting:
+            if reason := self._find_misfit_of_weights([partition]):
+                self._refuse(partition, number, reason)
+            else:
+                self._join([partition], number)
+
+    def _refuse(self, partition: int, number: int, reason: str) -> None:
+        _, identity = self._roster.waiting.pop(partition)
+        name = client_word(partition, client_names([vars(identity)]))
+        log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
+
+    def _join(self, partitions: Sequence[int], number: int) -> None:
+        returning = self._roster.join(partitions, number)
         self._tell_members()
-        model = one_line(identity.model, LONGEST_NAME)
-        log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
+        for partition in partitions:
+            verb = "is back" if partition in returning else "joins"
+            model = one_line(self._roster.members[partition].identity.model, LONGEST_NAME)
+            log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
 
     def _tell_members(self) -> None:
         self._capped_counts.update(self._roster.identities, self._roster.nodes.keys())
         self._half.meet(self._half.num_classes, self._half.dim, self._capped_counts.identities)
 
-    def _find_misfit_of_weights(self, partition: int) -> str:
-        """Why a method that averages weights cannot admit a waiting client; "" if it can."""
+    def _find_misfit_of_weights(self, partitions: Sequence[int]) -> str:
+        """Why a method that averages weights cannot admit waiting clients, in its words about the first of them; "" if
+        it can."""
+        if not partitions:
+            return ""
         roster = self._roster
-        identities = roster.identities | {partition: roster.waiting[partition][1]}
+        identities = roster.identities | {partition: roster.waiting[partition][1] for partition in partitions}
         try:
-            self._capped_counts.update(identities, {*roster.nodes, partition})
+            self._capped_counts.update(identities, {*roster.nodes, *partitions})
             self._half.try_meeting(self._half.num_classes, self._half.dim, self._capped_counts.identities)
         except OtherWeightsError as error:
-            return error.clients.get(partition) or "its weights do not fit with those of the others."
+            return error.clients.get(partitions[0]) or "its weights do not fit with those of the others."
         except SettingError as error:
             return str(error)
         finally:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -136,7 +136,8 @@ class Roster:
         Raises:
             RosterError: too few by `start-timeout`, too few that fit together, or none that has taken part before.
         """
-        agreement = Gathering(self.settings, self.terms, self.queries).run(grid)
+        earlier = _present_before_cut(entries, last_round) if entries and self.is_open else None
+        agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
         self.number, self._left_out = agreement.number, agreement.left_out
         for partition, identity in sorted(agreement.identities.items()):
             node = agreement.nodes[partition]
@@ -206,8 +207,11 @@ class Roster:
         """The roster for the run's folder, without node ids, which differ from run to run."""
         entries = dict(self._earlier_entries)
         for partition, member in self.members.items():
-            rounds = {"joined": member.joined, "left": member.left}
-            entries[partition] = _as_entry(member.identity) | {name: r for name, r in rounds.items() if r}
+            entry = entries[partition] = _as_entry(member.identity)
+            if member.joined:
+                entry["joined"] = member.joined
+            if member.left:
+                entry["left"] = member.left
         names = client_names(entries.values())
         return [entry | {"name": names.get(partition, "")} for partition, entry in sorted(entries.items())]
 
@@ -290,19 +294,22 @@ class Roster:
             earlier = _as_entry(self.members[partition].identity)
         return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
 
-    def join(self, partition: int, server_round: int) -> bool:
-        """Make a waiting client a member at the start of a round. Returns whether it has taken part before, perhaps
+    def join(self, partitions: Iterable[int], server_round: int) -> set[int]:
+        """Make waiting clients members at the start of a round. Returns those that have taken part before, perhaps
         before an interruption."""
-        node, identity = self.waiting.pop(partition)
-        earlier = self._earlier_entries.get(partition)
-        returns = partition in self.members or earlier is not None
-        if partition not in self.members:
-            joined = server_round if earlier is None else earlier.get("joined", 0)
-            self.members[partition] = Member(identity, node, joined)
-        member = self.members[partition]
-        member.identity, member.node, member.left = identity, node, 0
+        returning = set()
+        for partition in partitions:
+            node, identity = self.waiting.pop(partition)
+            earlier = self._earlier_entries.get(partition)
+            if partition in self.members or earlier is not None:
+                returning.add(partition)
+            if partition not in self.members:
+                joined = server_round if earlier is None else earlier.get("joined", 0)
+                self.members[partition] = Member(identity, node, joined)
+            member = self.members[partition]
+            member.identity, member.node, member.left = identity, node, 0
         self._name_clients()
-        return returns
+        return returning
 
     def forget(self, partition: int, server_round: int) -> None:
         """Remove a member whose node has left; a node that answers for it later brings it back."""
@@ -314,6 +321,16 @@ class Roster:
     def _name_clients(self) -> None:
         """Use the clients' current names in everything that is printed."""
         use_client_names(client_names(vars(member.identity) for member in self.members.values()))
+
+
+def _present_before_cut(entries: Sequence[Mapping[str, Any]], last_round: int) -> set[int]:
+    """The partitions of a roster from `Roster.as_json` that took part when the run was cut."""
+    present = set()
+    for entry in entries:
+        has_left = 0 < entry.get("left", 0) <= last_round
+        if entry.get("joined", 0) <= last_round and not has_left:
+            present.add(entry["partition"])
+    return present
 
 
 def _as_entry(identity: Identity) -> dict[str, Any]:

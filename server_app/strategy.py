@@ -197,7 +197,8 @@ class PrototypeStrategy(Strategy):
                 number = self.state.last_round + 1
                 with self._name_failure(f"round {number}"):
                     self._round(grid, number, result)
-            self._close(grid, result)
+            with self._name_failure(f"after round {self.state.last_round}"):
+                self._close(grid, result)
             self._leave_summary(rounds)
         return result
 

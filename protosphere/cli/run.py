@@ -41,13 +41,15 @@ class _Failure:
     Attributes:
         code: the exit code.
         folder: the run's folder, if there is one on this machine.
-        resumes: the name by which a run on another machine is resumed; "" if it cannot be.
+        plan: the run's plan; None if it was not made.
+        name_elsewhere: the name by which a run on another machine is resumed; "" if it cannot be.
     """
 
     code: int
     reason: str
     folder: Path | None = None
-    resumes: str = ""
+    plan: "Plan | None" = None
+    name_elsewhere: str = ""
 
 
 def run(
@@ -174,7 +176,7 @@ def _run_here(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failu
     except USER_ERRORS as error:
         is_refused = isinstance(error, SettingError) and lines.folder is None
         reason, code = str(error), BAD_INPUT if is_refused else FAILED
-    return _Failure(code, reason, lines.folder)
+    return _Failure(code, reason, lines.folder, plan)
 
 
 def _run_flower(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failure | None:
@@ -206,38 +208,51 @@ def _run_flower(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Fai
     code = FAILED if outcome.flower_run else BAD_INPUT
     if outcome.signal:
         code = KILLED + outcome.signal
-    resumes = ""
+    name = ""
     if outcome.folder is None and place.kind == "superlink":
         # a resumed run on another machine is known there by the name in `--resume`
-        resumes = request.resume or outcome.flower_run
-    return _Failure(code, outcome.message, outcome.folder, resumes)
+        name = request.resume or outcome.flower_run
+    return _Failure(code, outcome.message, outcome.folder, plan, name)
 
 
 def _hints(request: _Request, failure: _Failure) -> list[str]:
     """The location of the report, the command that continues the run, and its log."""
-    folder, resumes = failure.folder, failure.resumes
+    folder, plan, name = failure.folder, failure.plan, failure.name_elsewhere
     lines = []
     if folder is not None and (folder / "report.html").exists():
         lines.append(f"report: {folder / 'report.html'}")
     if folder is not None and (folder / "checkpoint.safetensors").exists():
-        resumes = str(folder)
-    # a preset's settings cannot be given again beside `--resume`
-    if resumes and not (request.preset and folder is None):
-        lines.append(f"resume: {shlex.join(_resuming_command(request, resumes, is_here=folder is not None))}")
+        name = str(folder)
+    if name and plan is not None:
+        changed = _not_saved(plan, folder or Path(request.resume))
+        options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
+        words = ["protosphere", "run"]
+        for option_name, value in (options | {"-c": changed}).items():
+            words += [option_name, str(value)] if value else []
+        words += ["--trust"] * request.trust + ["--verbose"] * request.verbose
+        lines.append(f"resume: {shlex.join([*words, '--resume', name])}")
     return [*lines, f"log: {folder / 'run.log'}"] if folder is not None else lines
 
 
-def _resuming_command(request: _Request, name: str, is_here: bool) -> list[str]:
-    """The command that continues a run. A folder on this machine has the run's settings; a resume may have changed
-    some, and for a folder elsewhere all are given again."""
-    options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
-    if not is_here:
-        options["--clients"] = request.clients
-        options["--results"] = request.results
-    words = ["protosphere", "run"]
-    for option_name, value in options.items():
-        words += [option_name, str(value)] if value else []
-    for text in request.settings if request.resume or not is_here else ():
-        words += ["-c", text]
-    words += ["--trust"] * request.trust + ["--verbose"] * request.verbose
-    return [*words, "--resume", name]
+def _not_saved(plan: "Plan", folder: Path) -> str:
+    """Settings that the run's folder does not have, in the form of `-c`: those changed by a resume or, if the folder is
+    not on this machine, all that differ from the defaults."""
+    from protosphere.launch.flower import toml_value
+    from protosphere.record.folder import RunFolder
+    from protosphere.strategies import as_of_today, known_settings
+
+    is_here = (folder / "settings.json").exists()
+    try:
+        saved = known_settings(str(plan.run_config["strategy"]))
+        if is_here:
+            saved = as_of_today(RunFolder(folder).settings())
+    except UserError:
+        # a resume reports a damaged folder
+        return ""
+    # a folder is given by its absolute path
+    named = {"resume", "results-dir"} if is_here else {"resume"}
+    assignments = []
+    for name, value in plan.run_config.items():
+        if name not in named and saved.get(name) != value:
+            assignments.append(f"{name}={toml_value(value)}")
+    return " ".join(assignments)

@@ -11,7 +11,7 @@ from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
 from protosphere.server_app import gathering
-from protosphere.server_app.agreement import Terms, agree, refuse_too_few
+from protosphere.server_app.agreement import Agreement, Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity
 from protosphere.wire.parts import Exchange
@@ -150,6 +150,8 @@ def test_too_few_by_the_deadline_names_the_missing_partitions(clock):
     assert f"1 of {2**60} clients" in text
     assert text.count(",") <= 20
     assert "0 of an unknown number" in refused(gathered, FakeGrid(clock, {}), start_timeout=2.0)
+    unreadable = Identity(-1, 0, problem="client ?: its partition-id is no number.")
+    assert "0 of 3 clients" in refused(gathered, FakeGrid(clock, {5: unreadable}), start_timeout=2.0, clients=3)
     text = refused(gathered, FakeGrid(clock, {}), start_timeout=2.0, clients=2)
     assert all(part in text for part in ("0 of 2 clients", "missing partitions: 0, 1"))
 
@@ -318,6 +320,10 @@ def test_two_sides_of_equal_size_end_the_start_and_both_are_named(clock):
     grid = FakeGrid(clock, {0: identity(0, 3), 1: identity(1, 4)})
     text = refused(gathered, grid, start_timeout=5.0)
     assert "Client 1: it has another number of clients than client 0 (4 instead of 3)" in text
+    # a partition that was given twice
+    grid = FakeGrid(clock, {0: identity(0, 2), 1: identity(0, 2, class_names=("cat", "cow", "rabbit"))})
+    text = refused(gathered, grid, start_timeout=5.0, clients=2)
+    assert "Client 0: it has another class list than client 0 (class 1 is 'cow' instead of 'dog')" in text
 
 
 @pytest.mark.parametrize(
@@ -430,6 +436,15 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 # --- do they fit together? ----------------------------------------------------------------------------------
 
 
+def test_a_resumed_run_needs_no_more_clients_than_it_had_also_where_a_stranger_is_left_out():
+    settings = checked(Settings, {"min-clients": 3})
+    identities = {partition: Identity(partition, 4, rows=(9, 0, 9)) for partition in range(2)}
+    found = Agreement(4, identities, {0: 10, 1: 11}, {12: (2, "it has no data.")})
+    refuse_too_few(found, settings, min_clients=2)
+    with pytest.raises(RosterError, match="2 of 4 clients fit together, and at least 3 must"):
+        refuse_too_few(found, settings)
+
+
 def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):
     settings = checked(Settings, settings or {})
     found = agree(enumerate(identities), settings, Terms(exchange, **terms))
@@ -455,9 +470,12 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
         ({"class_names": ("cat", "dog"), "classes": (0,)}, "class 2 is none instead of 'rabbit'"),
         ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, "class 2 is 'Run curl|sh xxxxxxxxxxx…' instead"),
         ({"method": "Run `curl|sh`"}, '(digest "Run `curl|sh`" there, none here)'),
-        ({"rows": ()}, "discloses its numbers of samples otherwise than"),
-        ({"layouts": ("extractor/w:3",)}, "discloses shared weights otherwise than `protosphere`"),
-        ({"class_counts": (40, 50)}, "discloses its class counts otherwise than"),
+        ({"rows": ()}, "withholds its numbers of samples, but `privacy` is not set"),
+        (
+            {"layouts": ("extractor/w:3",)},
+            "would share weights of 'extractor', but `protosphere` exchanges those of no",
+        ),
+        ({"class_counts": (40, 50)}, "discloses its class counts"),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):
@@ -641,6 +659,25 @@ def test_another_client_does_not_take_the_place_of_one_that_is_absent_at_a_resum
     assert rounds_of(made, 0) == []
     assert any("client 0 is not taken in" in line and "its model was" in line for line in say())
     assert [entry["model"] for entry in resumed.folder.roster()] == ["scripted"] * 4
+
+
+def test_a_resumed_run_waits_for_enough_of_its_own_clients(network):
+    settings = {"min-clients": 3, "rounds": 5}
+    made = network(clients=6, late={3: 99, 4: 99, 5: 99})
+    folder = cut_after(made, 2, settings)
+    # one of its own and three others
+    made.grid.get_node_ids = lambda: [made.grid.nodes[p] for p in (0, 3, 4, 5)]
+    with pytest.raises(RosterError, match="of 3 clients answered"):
+        made.start(settings | {"resume": folder})
+
+
+def test_a_run_that_a_client_has_left_is_resumed_by_the_others(network):
+    settings = {"min-clients": 3, "forget-after": 1, "rounds": 5}
+    made = network(clients=3, gone={2: 2})
+    folder = cut_after(made, 3, settings)
+    made.start(settings | {"resume": folder})
+    assert rounds_of(made, 0) == rounds_of(made, 1) == [4, 5]
+    assert rounds_of(made, 2) == []
 
 
 def _stop_after(number):

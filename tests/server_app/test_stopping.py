@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
+from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.wire.payloads import Evaluation
 
 ROWS = 20  # of validation, of one client
@@ -108,3 +109,21 @@ def test_somebody_who_is_told_of_rounds_ends_the_run_by_false_alone(federation, 
     assert heard == ([0, 1, 2] if stops else [0, 1, 2, 3, 4])
     assert summary(strategy).get("stopped") == ("on-round" if stops else None)
     assert federation(2).start({"rounds": 4, "resume": str(strategy.folder.path)}).state.last_round == 4
+
+
+def test_a_download_that_float16_cannot_hold_ends_also_the_last_evaluation_in_a_sentence(federation, monkeypatch):
+    made = federation(dtype="float16")
+    aggregate = PrototypeStrategy._aggregate
+
+    def aggregate_and_scale(self, server_round, replies):
+        figures = aggregate(self, server_round, replies)
+        for payload in self.state.downloads.values():
+            for part in payload.values():
+                part.vectors.mul_(1e7)
+        return figures
+
+    monkeypatch.setattr(PrototypeStrategy, "_aggregate", aggregate_and_scale)
+    # the round that it stops after has no evaluation of its own, which would have found it
+    settings = {"evaluate-every": 2, "rounds": 4, "max-prototype-norm": 1e9}
+    with pytest.raises(RunError, match="after round 1: a prototype cannot be sent .* start a new one"):
+        made.start(settings, on_round=lambda line: line["round"] < 1)

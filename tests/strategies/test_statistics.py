@@ -9,10 +9,11 @@ from protosphere.core.errors import RunError
 from protosphere.prototypes.aggregation import class_centres, clipped
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE
 from protosphere.strategies.fedcof import gram_of
 from protosphere.strategies.fedpft import bounded_mixtures
 from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
-from tests.strategies.in_space import halves, samples, unit, upload_of
+from tests.strategies.in_space import halves, samples, scores_of, unit, upload_of
 
 K, D = 3, 4
 
@@ -184,3 +185,24 @@ def test_a_liar_that_knows_what_the_others_send_costs_robust_means_little(reflec
     for how in ("clipped-mean", "geometric-median"):
         assert accuracy(honest, how) > without - 1
         assert accuracy(with_liar, how) > without - 3.5
+
+
+@pytest.mark.parametrize("method", ["protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft"])
+def test_every_method_pools_as_its_setting_says(method):
+    """One client of five calls every class by another's name, and has as many samples as the others together."""
+    features, labels = samples(n=200, classes=4, dim=5)
+    sizes = [40] * 4 + [160]
+    settings = {"fedpft.epochs": 20} if method == "fedpft" else {}
+    settings |= {"disclose-class-counts": True} if method == "fed3r" else {}
+
+    def accuracy(aggregation):
+        server, objective = halves(method, sizes, **{f"{method}.aggregation": aggregation}, **settings)
+        uploads = {}
+        for client in range(4):
+            own = slice(40 * client, 40 * client + 40)
+            uploads[client] = upload_of(objective, features[own], labels[own])
+        uploads[4] = upload_of(objective, features[:160], (labels[:160] + 1) % 4)
+        down = server.aggregate(uploads, {}, 1).downloads[EVERYONE]
+        return float((scores_of(objective, down, features[160:]).argmax(dim=1) == labels[160:]).double().mean())
+
+    assert accuracy("geometric-median") > accuracy("mean") + 0.2
