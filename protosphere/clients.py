@@ -15,7 +15,7 @@ from protosphere.arrays import WORDS, array
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.table_schema import Column
-from protosphere.serving.inputs import Input, read_inputs, read_rows
+from protosphere.serving.inputs import Input, TableRows, read_inputs, read_rows
 from protosphere.serving.predict import WITH_PROBABILITIES, Trained, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,8 +100,8 @@ class Client:
             DataError: samples of another shape, or a file that cannot be read.
         """
         rule_name = self._trained.find_rule(rule)
-        table = self._table(x) if self._is_table(x) else []
-        rows = self._stack(table, rule_name) if self._is_table(x) else self._inputs(x, rule_name)
+        table = self._table(x) if self._is_table(x) else None
+        rows = self._inputs(x, rule_name) if table is None else table.features
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
             scores = self._trained.scores(rule_name, rows).double().cpu()
@@ -112,7 +112,7 @@ class Client:
             names=tuple(self.class_names[label] for label in labels.tolist()),
             probabilities=torch.softmax(scores, dim=1).numpy() if rule_name in WITH_PROBABILITIES else None,
             scores=scores.numpy(),
-            unknown=np.array([bool(item.unknown) for item in table] or [False] * len(rows), dtype=bool),
+            unknown=np.isin(np.arange(len(rows)), [] if table is None else list(table.unknown)),
         )
 
     def _columns(self) -> tuple[Column, ...]:
@@ -153,7 +153,7 @@ class Client:
             raise DataError(problem)
         return torch.stack([item.read(self._trained, rule) for item in inputs]) if inputs else torch.empty(0)
 
-    def _table(self, x: pd.DataFrame) -> list[Input]:
+    def _table(self, x: pd.DataFrame) -> TableRows:
         names = [column.name for column in self._columns() if column.name in x.columns]
         for name in names:
             if list(x.columns).count(name) > 1:
@@ -165,7 +165,10 @@ class Client:
                 f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
                 "kind."
             ) from None
-        return read_rows(self._columns(), table)
+        rows = read_rows(self._columns(), table)
+        for problem in rows.problems.values():
+            raise DataError(problem)
+        return rows
 
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
         transform, columns = self._trained.transform, self._columns()

@@ -17,7 +17,7 @@ from protosphere.record.folder import RunFolder, find_run
 from protosphere.reports import frames
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Prototypes as Prototypes
-from protosphere.reports.results import Results, read_prototypes, read_results
+from protosphere.reports.results import Results, explain_damage, read_prototypes, read_results
 
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
@@ -147,7 +147,8 @@ class Run:
             SettingError: as `summary`.
         """
         results = self._results
-        return frames.over_clients(results.each_line(), results.roster, results.rule)
+        with explain_damage(self.folder):
+            return frames.over_clients(results.each_line(), results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> Prototypes:
         """The prototypes of the newest round with any, uploaded and global, or those of an earlier round.
@@ -212,8 +213,7 @@ class Run:
         return Report(write_report(self.folder))
 
     def plot(self, name: str = "accuracy-over-rounds", round: int | None = None) -> "Plot":
-        """A plot of the report, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`; a notebook
-        displays it.
+        """A plot of the report, as a matplotlib figure with `numbers` and `caption`, see `Plot`; a notebook shows it.
 
         >>> run.plot().axes[0].get_xlabel()
         'round'
@@ -255,9 +255,12 @@ class Run:
     def _repr_html_(self) -> str:
         rows = {"run": self.name}
         try:
-            summary = self.summary
+            with explain_damage(self.folder):
+                return self._describe(self.summary, rows)
         except SettingError as error:
             return _table("a run", rows | {"results": str(error)})
+
+    def _describe(self, summary: Mapping[str, Any], rows: Mapping[str, object]) -> str:
         headline, sizes = summary["headline"], summary["bytes"]
         accuracy, steps = headline["accuracy"], summary.get("gradient_steps")
         rows = {

@@ -188,7 +188,7 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
         texts: dict[str, str] = json.loads(header["__metadata__"][METADATA])
         digest = texts.pop(DIGEST)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise DamagedError("it holds no digest of this version of Protosphere") from None
+        raise DamagedError("another version of Protosphere wrote it: use that version") from None
     if digest != _digest(tensors, texts):
         raise DamagedError("its content differs from what was written")
     name = texts.pop(NAME, path.stem)

@@ -217,7 +217,9 @@ def has_succeeded(answer: str) -> bool:
 
 def run_status(answer: str) -> tuple[str, str]:
     """A run's status and its details, from `flwr ls --run-id`; `unknown` if there is none."""
-    for run in parse_answer(answer).get("runs", []):
+    # the output changes with Flower's versions
+    with suppress(KeyError, IndexError, TypeError):
+        run = parse_answer(answer)["runs"][0]
         return run["status"], "" if run["status-details"] == "N/A" else run["status-details"]
     return "unknown", ""
 

@@ -108,7 +108,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
         tensors, metadata = read_tensors(path)
         return tensors, {name: int(value) for name, value in metadata.items()}
     except (OSError, SafetensorError, ValueError) as error:
-        raise SettingError(f"the prototypes in {path} cannot be read ({error}); remove the file.") from None
+        raise SettingError(f"the prototypes in {path} cannot be read ({error}).") from None
 
 
 def kept_rounds(folder: Path) -> list[int]:

@@ -130,11 +130,11 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             content = write(program, example, sizes, json.dumps(_metadata(trained, rule), indent=2))
-    except ImportError as error:
-        raise SettingError(
-            f"a .onnx file needs {error.name}, which cannot be imported here; pip install 'protosphere[onnx]'."
-        ) from None
     except Exception as error:
+        if isinstance(error, ImportError) and output.suffix == ".onnx":
+            raise SettingError(
+                f"a .onnx file needs {error.name}, which cannot be imported here; pip install 'protosphere[onnx]'."
+            ) from None
         # torch.onnx colours its messages for a terminal
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
         reason = (plain.splitlines() or [type(error).__name__])[0].rstrip(".:")

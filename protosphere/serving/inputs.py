@@ -59,6 +59,8 @@ class Input:
         """
         if isinstance(self.source, Tensor):
             return self.source
+        if isinstance(self.source, Path) and self.source.suffix in (".json", ".jsonl"):
+            raise DataError(f"{self.name} is neither an image nor a text: write JSON as a table (.csv, .parquet).")
         try:
             if trained.tokens is None:
                 content = self.source.read_bytes() if isinstance(self.source, Path) else self.source
@@ -117,6 +119,8 @@ def read_inputs(trained: Trained, sources: Sequence[Path | str], label_column: s
             raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
         inputs = [Input(str(source), source) for source in sources]
     if not inputs:
+        if single is not None and single.is_dir():
+            raise SettingError(f"there is nothing to classify in {single}: a folder has a subfolder per class.")
         raise SettingError(f"there is nothing to classify{f' in {single}' if single else ''}; name at least one file.")
     return inputs
 
@@ -151,7 +155,7 @@ def _read_table(trained: Trained, path: Path, label_column: str) -> list[Input]:
             names = [_find_input(trained, path, [name for name in part.names if name != label])]
         table = part.read([name for name in (*names, label) if name in part.names])
         if schema:
-            inputs = read_rows(schema, table)
+            inputs = read_rows(schema, table).inputs()
         else:
             cells = table.column(names[0]).to_pylist()
             inputs = [_cell(trained, path, f"row {row}", cell) for row, cell in enumerate(cells)]
@@ -203,7 +207,30 @@ def _cell(trained: Trained, path: Path, name: str, cell: Any) -> Input:
     return Input(name, b"", problem=f"{name} has no image.")
 
 
-def read_rows(schema: Sequence[Column], table: "pyarrow.Table") -> list[Input]:
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """The rows of a table as features.
+
+    Attributes:
+        features: (n, F) float32.
+        problems: row -> why it cannot be used, in a sentence.
+        unknown: row -> the columns with a category that no training sample had.
+    """
+
+    features: Tensor
+    problems: dict[int, str]
+    unknown: dict[int, tuple[str, ...]]
+
+    def inputs(self) -> list[Input]:
+        """One input per row."""
+        inputs = []
+        for row, features in enumerate(self.features):
+            problem, unknown = self.problems.get(row, ""), self.unknown.get(row, ())
+            inputs.append(Input(f"row {row}", features, problem=problem, unknown=unknown))
+        return inputs
+
+
+def read_rows(schema: Sequence[Column], table: "pyarrow.Table") -> TableRows:
     """The rows of a table as features; those of an unknown category are all 0.
 
     Raises:
@@ -234,10 +261,7 @@ def read_rows(schema: Sequence[Column], table: "pyarrow.Table") -> list[Input]:
             what = describe_cell(cells[row].as_py())
             expected = "every training sample has one" if what == NOTHING else "training samples had finite numbers"
             problems.setdefault(row, f"row {row} has {what} in the column {column.name!r}, where {expected}.")
-    inputs = []
-    for row, source in enumerate(torch.from_numpy(np.concatenate(parts, axis=1))):
-        inputs.append(Input(f"row {row}", source, problem=problems.get(row, ""), unknown=unknown.get(row, ())))
-    return inputs
+    return TableRows(torch.from_numpy(np.concatenate(parts, axis=1)), problems, unknown)
 
 
 # --- arrays -------------------------------------------------------------------------------------------------------

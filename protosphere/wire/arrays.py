@@ -100,8 +100,11 @@ def _write_weights(tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tenso
 def _convert(rows: Tensor, dtype: str, names: Sequence[str]) -> Tensor:
     """Convert rows (k, w) to a number format. A CodecError begins with the name of a row that it cannot hold."""
     target = DTYPES[dtype or "float32"]
+    for row in (~rows.isfinite()).any(dim=1).nonzero().flatten().tolist():
+        raise CodecError(
+            f"{names[row]} holds NaN or infinity; the training that made it has diverged, so lower the learning-rate"
+        )
     largest = torch.finfo(target).max
-    # a comparison with NaN is false
     fits = rows.abs().double() <= largest
     for row in (~fits).any(dim=1).nonzero().flatten().tolist():
         value = float(rows[row][~fits[row]][0])

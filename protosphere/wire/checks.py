@@ -88,7 +88,9 @@ def check_fields(
     for name, value in values.items():
         kind = kinds.get(name) or optional[name]
         if not kind.fits(value):
-            raise MessageError(f"`{name}` of `{record}` is not {kind.words}: {value!r}")
+            # a list may be as long as the message
+            what = f"a list of {len(value)}" if isinstance(value, list | tuple) else repr(value)
+            raise MessageError(f"`{name}` of `{record}` is not {kind.words}: {what}")
 
 
 def check_named(record: str, values: Mapping[str, Any], kind: Kind) -> None:

@@ -92,7 +92,7 @@ def test_a_digest_that_is_gone_or_a_file_under_another_name_is_damage(tmp_path):
     path = tmp_path / "a.safetensors"
     for metadata in (None, WORDS, {METADATA: json.dumps(WORDS)}, {METADATA: "[]"}):
         save_file({"labels": TENSORS["labels"]}, path, metadata=metadata)
-        with pytest.raises(DamagedError, match="no digest"):
+        with pytest.raises(DamagedError, match="another version"):
             read_tensors(path)
     write_tensors(path, {"labels": TENSORS["labels"]}, {NAME: "a", "run": "a-run"})
     assert read_tensors(path)[1] == {"run": "a-run"}

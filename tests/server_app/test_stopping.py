@@ -125,5 +125,5 @@ def test_a_download_that_float16_cannot_hold_ends_also_the_last_evaluation_in_a_
     monkeypatch.setattr(PrototypeStrategy, "_aggregate", aggregate_and_scale)
     # the round that it stops after has no evaluation of its own, which would have found it
     settings = {"evaluate-every": 2, "rounds": 4, "max-prototype-norm": 1e9}
-    with pytest.raises(RunError, match="after round 1: a prototype cannot be sent .* start a new one"):
+    with pytest.raises(RunError, match=r"after round 1: a prototype cannot be sent .* start a new one"):
         made.start(settings, on_round=lambda line: line["round"] < 1)

@@ -99,8 +99,8 @@ def test_parts_of_a_message_stand_side_by_side():
     ("dtype", "value", "named"),
     [
         ("float16", 65520.0, "65520, beyond 65504"),
-        ("float16", float("-inf"), "-inf, beyond 65504"),
-        ("float32", float("nan"), "nan, beyond 3.40282e\\+38"),
+        ("float16", float("-inf"), "NaN or infinity"),
+        ("float32", float("nan"), "NaN or infinity"),
     ],
 )
 def test_a_value_that_the_format_cannot_hold_names_its_class_or_its_tensor(dtype, value, named):

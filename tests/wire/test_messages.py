@@ -196,7 +196,8 @@ FIELDS = {
             ("class_names", "`class_names`", [[1, 2, 3], ["cat", "dog\n", "rabbit"], "cat", ["x"] * 65537]),
             *((name, f"`{name}`", [3, ["a"], "a\n", LONG]) for name in ("model", "settings", "encoder", "domain")),
             ("name", "`name`", [3, "\u202ea", "x" * 61]),
-            ("discloses", "`discloses`", [[1]]),
+            *((name, f"`{name}`", [[1], ["two\nlines"], [LONG]]) for name in ("discloses", "layouts")),
+            ("layouts", "4097 tensors", [[f"head/w{number:04d}:1" for number in range(4097)]]),
             (
                 "layouts",
                 "layout",
@@ -221,7 +222,19 @@ def bad_fields():
                     yield pytest.param(kind, record, field, value, words, id=f"{kind} {field[:20]!r}")
 
 
-@pytest.mark.parametrize(("kind", "record", "field", "value", "words"), bad_fields())
+def test_a_long_list_is_not_quoted_whole(refused):
+    text = refused(decode_report, changed(encode_report(REPORT), "metrics", **{"evaluation.confusion": [-1] * 10**5}))
+    assert "a list of 100000" in text
+    assert len(text) < 300
+
+
+def test_an_ensemble_holds_its_probabilities_alone(refused):
+    records = encode_report(REPORT)
+    records["arrays"] = ArrayRecord({"ensemble.more": Array(np.ones(2, np.float16))})
+    assert "`ensemble` holds arrays besides" in refused(decode_report, records)
+
+
+@pytest.mark.parametrize(("kind", "record", "field", "value", "words"), list(bad_fields()))
 def test_a_field_that_cannot_be_believed_is_refused_by_name(kind, record, field, value, words, refused):
     decode, good = GOOD[kind]
     assert words in refused(decode, changed(good, record, **{field: value}))
