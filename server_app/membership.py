@@ -73,6 +73,8 @@ class Membership:
                 self._refuse(partition, number, reason)
             else:
                 fitting.append(partition)
+        if not fitting:
+            return
         # usually all fit; one whose weights do not must not keep the others out
         if not self._find_misfit_of_weights(fitting):
             self._join(fitting, number)
@@ -103,8 +105,6 @@ class Membership:
     def _find_misfit_of_weights(self, partitions: Sequence[int]) -> str:
         """Why a method that averages weights cannot admit waiting clients, in its words about the first of them; "" if
         it can."""
-        if not partitions:
-            return ""
         roster = self._roster
         identities = roster.identities | {partition: roster.waiting[partition][1] for partition in partitions}
         try:
