@@ -176,7 +176,7 @@ def join_tables(spec: DataSpec, domains: Sequence[Domain], target: Path) -> Samp
         sources.append(open_folder(place))
     first = sources[0]
     for domain, source in zip(domains, sources, strict=True):
-        schemas = [each.schema.read_bytes() if each.schema else b"" for each in (first, source)]
+        schemas = [folder.schema.read_bytes() if folder.schema else b"" for folder in (first, source)]
         if source.class_names != first.class_names or schemas[0] != schemas[1]:
             what = "classes.txt" if source.class_names != first.class_names else SCHEMA
             raise DataError(
@@ -335,15 +335,15 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
         numbers = np.unique(part.samples.labels[part.rows[: part.train_rows]])
         labels[part.name] = {part.samples.class_names[number] for number in numbers}
     spellings: dict[str, tuple[str, str]] = {}
-    for name, words in labels.items():
-        for word in sorted(words):
+    for name, site_labels in labels.items():
+        for word in sorted(site_labels):
             spelling, first = spellings.setdefault(word.casefold().rstrip("."), (word, name))
             if word != spelling:
                 raise _describe_labels(first, name, "have one label in two spellings", [spelling], [word])
-    for name, words in labels.items():
+    for name, site_labels in labels.items():
         other_names = [other for other in labels if other != name]
-        if len(words) > 1 and all(words.isdisjoint(labels[other]) for other in other_names):
-            raise _describe_labels(name, other_names[0], "have no label in common", words, labels[other_names[0]])
+        if len(site_labels) > 1 and all(site_labels.isdisjoint(labels[other]) for other in other_names):
+            raise _describe_labels(name, other_names[0], "have no label in common", site_labels, labels[other_names[0]])
 
 
 def _describe_labels(one: str, other: str, how: str, *sides: Sequence[str] | set[str]) -> LabelsError:

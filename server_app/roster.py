@@ -286,8 +286,8 @@ class Roster:
         partition; "" if it fits."""
         partition = newcomer.partition
         # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
-        others = (self.members[other].identity for other in self.nodes or self.members if other != partition)
-        if reason := misfit(newcomer, next(others, None), self.settings, self.terms):
+        candidates = (self.members[other].identity for other in self.nodes or self.members if other != partition)
+        if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
             return reason
         earlier = self._earlier_entries.get(partition)
         if partition in self.members:

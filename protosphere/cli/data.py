@@ -144,7 +144,10 @@ def _columns(data_view: "DataView") -> list[str]:
         ]
         named = ", ".join(columns[:MOST_COLUMNS]) + (", ..." if len(columns) > MOST_COLUMNS else "")
         lines += [f"  {PLURAL[kind]}: {len(columns)} ({named}){what}"] if columns else []
-    lacking = [f"{each['name']} ({each['rows_without']} samples)" for each in data_view.columns if each["rows_without"]]
+    lacking = []
+    for column in data_view.columns:
+        if column["rows_without"]:
+            lacking.append(f"{column['name']} ({column['rows_without']} samples)")
     note = "; numeric: mean-imputed, with a missing indicator; categorical: 'missing' is a category of its own"
     return [*lines, *([f"  missing: {', '.join(lacking)}{note}"] if lacking else [])]
 

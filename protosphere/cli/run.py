@@ -226,11 +226,11 @@ def _hints(request: _Request, failure: _Failure) -> list[str]:
     if name and plan is not None:
         changed = _not_saved(plan, folder or Path(request.resume))
         options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
-        words = ["protosphere", "run"]
+        command = ["protosphere", "run"]
         for option_name, value in (options | {"-c": changed}).items():
-            words += [option_name, str(value)] if value else []
-        words += ["--trust"] * request.trust + ["--verbose"] * request.verbose
-        lines.append(f"resume: {shlex.join([*words, '--resume', name])}")
+            command += [option_name, str(value)] if value else []
+        command += ["--trust"] * request.trust + ["--verbose"] * request.verbose
+        lines.append(f"resume: {shlex.join([*command, '--resume', name])}")
     return [*lines, f"log: {folder / 'run.log'}"] if folder is not None else lines
 
 

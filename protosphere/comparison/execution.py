@@ -300,9 +300,9 @@ def run_trials(
                     if not failure and folder.run_of(trial) is None:
                         failure = f"{folder.of(trial)} holds no finished run; is it shared by all nodes?"
                     ended.append(Finished(trial, time.monotonic() - start, failure))
-                    left = (len(waiting) + len(in_flight)) * (time.monotonic() - began) / len(ended)
+                    seconds_left = (len(waiting) + len(in_flight)) * (time.monotonic() - began) / len(ended)
                     outcome = f"failed: {failure}" if failure else f"done in {duration(ended[-1].seconds)}"
-                    say(f"{before + len(ended)}/{len(trials)} {trial.title}: {outcome} | {duration(left)} left")
+                    say(f"{before + len(ended)}/{len(trials)} {trial.title}: {outcome} | {duration(seconds_left)} left")
                     if not keep_models:
                         # a killed process leaves its models
                         folder.discard_models(trial)

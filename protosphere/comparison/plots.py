@@ -187,8 +187,8 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
         NothingToPlotError: no trial of a variant is finished.
     """
     numbers = _means_by_value(spec, trials, row, [setting]).astype({setting: object})
-    varied = numbers[numbers[setting].map(lambda value: value != "")]
-    if varied.empty:
+    variants = numbers[numbers[setting].map(lambda value: value != "")]
+    if variants.empty:
         raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
     values = _values(spec, setting)
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

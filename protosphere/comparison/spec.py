@@ -417,12 +417,12 @@ def parse_metric(text: str) -> Metric:
     Raises:
         SettingError: the rule or the figure is unknown; the sentence names the nearest.
     """
-    first, _, rest = text.strip().partition(" ")
+    first, _, remainder = text.strip().partition(" ")
     if first in DOMAIN_KEYS:
-        if not rest:
+        if not remainder:
             raise SettingError(f'metric is {shown(text)}, but it needs the name of a domain: "{first} mnist".')
-        return Metric(first, rest.strip())
-    rule, figure = (first, rest.strip()) if rest else ("", first)
+        return Metric(first, remainder.strip())
+    rule, figure = (first, remainder.strip()) if remainder else ("", first)
     rules_of_methods = [rule for name in METHODS for rule in load_method(name).rules]
     rules = dict.fromkeys(["", *RULES, *rules_of_methods, RULE, OWN_RULE, OWN_POOL, ENSEMBLE])
     if rule not in rules:
@@ -532,8 +532,8 @@ def narrow(
     changes: dict[str, Any] = {"choose": choose or spec.choose, "cross": cross or spec.cross}
     if methods:
         strategies = {entry.settings["strategy"] for entry in spec.methods}
-        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in strategies]
-        changes["methods"] = [_pick_method(name, [*spec.methods, *others]) for name in names["methods"]]
+        further_methods = [Entry(name, {"strategy": name}) for name in METHODS if name not in strategies]
+        changes["methods"] = [_pick_method(name, [*spec.methods, *further_methods]) for name in names["methods"]]
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in names["datasets"]]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])

@@ -72,7 +72,9 @@ def with_variants(
 
 def _variants_of(entry: Entry, values: Values, cross: bool) -> Iterator[Entry]:
     if cross:
-        combinations = [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+        combinations = [
+            dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())
+        ]
     else:
         combinations = [{name: value} for name, of_name in values.items() for value in of_name]
     for combination in combinations:

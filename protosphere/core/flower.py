@@ -132,12 +132,14 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
         return
     import httpx
 
+    # a grid over the network has a client, which Flower's type of all grids does not know
+    network_grid: Any = grid
     for message_id, client in _arrivals(grid, list(message_ids)):
         original_client = getattr(grid, "_client", None)
         replies: list[Message | str] = []
         try:
             if client is not None:
-                grid._client = client  # type: ignore[attr-defined]
+                network_grid._client = client
             replies += grid.pull_messages([message_id])
         except httpx.HTTPError:
             raise
@@ -146,7 +148,7 @@ def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, M
             replies = [f"its reply is malformed: Flower cannot read it ({type(error).__name__})"]
         finally:
             if client is not None:
-                grid._client = original_client  # type: ignore[attr-defined]
+                network_grid._client = original_client
         for reply in replies:
             # the client wrote the id that its reply refers to; a single reply is to the requested one
             if isinstance(reply, str) or len(replies) == 1 or reply.metadata.reply_to_message_id == message_id:
@@ -233,10 +235,10 @@ def refusal(answer: str) -> str:
     """Why `flwr` refused: the end of the message in its JSON output, or the text in its box."""
     message = parse_answer(answer).get("error-message")
     if message is not None:
-        words = str(message).strip().rpartition("\n\n")[2].split()
+        lines = str(message).strip().rpartition("\n\n")[2].split()
     else:
-        words = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
-    return " ".join(filter(None, words)).rstrip(".")
+        lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, lines)).rstrip(".")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ def class_words(labels: Sequence[int], names: Sequence[str]) -> str:
     """The number of classes, and the first of their names: `3 classes: cat, dog, frog`."""
     if not labels:
         return "no class"
-    words = ", ".join(cut_apart([names[label] for label in labels], LONGEST_NAME))
-    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {one_line(words, ROOM)}"
+    short_names = ", ".join(cut_apart([names[label] for label in labels], LONGEST_NAME))
+    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {one_line(short_names, ROOM)}"
 
 
 def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:

@@ -338,11 +338,11 @@ def companions(named: Iterable[str]) -> str:
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
     """The versions of this program, of Python, and of the packages that affect metrics; for a checkout, its commit."""
-    found = {"protosphere": own_version(), "python": platform.python_version()}
-    found |= {name: version(name) for name in PACKAGES}
+    version_by_name = {"protosphere": own_version(), "python": platform.python_version()}
+    version_by_name |= {name: version(name) for name in PACKAGES}
     if commit := commit_of(Path(__file__).parents[2]):
-        found["commit"] = commit
-    return found
+        version_by_name["commit"] = commit
+    return version_by_name
 
 
 def commit_of(checkout: Path) -> str:

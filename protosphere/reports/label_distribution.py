@@ -18,18 +18,18 @@ def counts_by_class(results: Results) -> tuple[NDArray[np.int64], bool]:
     """
     names, roster = results.class_names, results.roster
     rows = [sum(client["rows"][:3]) for client in roster]
-    held = np.zeros((len(roster), len(names)), dtype=np.int64)
+    presence = np.zeros((len(roster), len(names)), dtype=np.int64)
     for index, client in enumerate(roster):
-        held[index, client["classes"]] = 1
+        presence[index, client["classes"]] = 1
     try:
         cached = cached_partition_labels(data_spec(results.settings, len(roster)), home() / "cache")
     except DataError:
         # a user's code that no longer exists
         cached = None
     if cached is None:
-        return held, False
+        return presence, False
     counts, class_names = cached
-    if counts.shape != held.shape or list(class_names) != names or counts.sum(axis=1).tolist() != rows:
-        return held, False
-    is_complete = bool(counts[held > 0].all())
-    return (counts if is_complete else held), is_complete
+    if counts.shape != presence.shape or list(class_names) != names or counts.sum(axis=1).tolist() != rows:
+        return presence, False
+    is_complete = bool(counts[presence > 0].all())
+    return (counts if is_complete else presence), is_complete

@@ -137,7 +137,7 @@ def _inputs(data: Samples) -> str:
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:
     names = (
         "partition",
-        *OF_PARTITION.get(settings.partition, ()),
+        *OF_PARTITION[settings.partition],
         "max-samples",
         "split",
         "test-share",

@@ -213,8 +213,8 @@ def accuracy_by_client(results: Results) -> Plot:
             axes.bar(heights.index, heights, color=COLOURS[place % len(COLOURS)], width=0.8, label=labels[model])
         axes.set_xticks([])
         if len(bars) <= MOST_NAMED:
-            words = [client_word(number, results.client_names) for number in bars["client"]]
-            _name_ticks(axes, [name.removeprefix("client ") for name in cut_apart(words, 14)], 100)
+            names = [client_word(number, results.client_names) for number in bars["client"]]
+            _name_ticks(axes, [name.removeprefix("client ") for name in cut_apart(names, 14)], 100)
         axes.set(xlabel="client, worst first", ylabel="test accuracy (%)", ylim=(0, 105))
         axes.grid(visible=False, axis="x")
         if len(models) <= MOST_IN_LEGEND:

@@ -1,7 +1,7 @@
 """The report of a run: report.html, a self-contained file, and its plots as files.
 
 Everything but the numbers of samples by class comes from the run's folder, so the report can be written again anywhere
-(`protosphere report`). Equal folders give equal bytes.
+(`protosphere report`). On one machine, equal folders give equal bytes.
 """
 
 import logging
@@ -222,11 +222,11 @@ def _clients(results: Results) -> Iterator[Part]:
     rows = []
     for client in roster[:MOST_CLIENTS]:
         partition = client["partition"]
-        words = one_line(class_words(client["classes"], results.class_names), 120)
+        class_names = one_line(class_words(client["classes"], results.class_names), 120)
         accuracy = _in_percent(results.final_accuracies.get(partition))
         sizes = (client["rows"] + [0, 0, 0])[:3]
-        word = client_word(partition, results.client_names).removeprefix("client ")
-        rows.append([word, labels[client["model"]], *sizes, words, accuracy])
+        name = client_word(partition, results.client_names).removeprefix("client ")
+        rows.append([name, labels[client["model"]], *sizes, class_names, accuracy])
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
     caption = "Clients: samples, classes of the training samples, last test accuracy in %"
     if len(roster) > MOST_CLIENTS:
