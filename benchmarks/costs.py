@@ -80,7 +80,7 @@ START = 'dataset="spiral" spiral-points=200 models="tiny_perceptron" feature-dim
 IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # of our own code, or inside a function
 SHOWN_IMPORTS = 12
 DIGITS = 'strategy="fedproto" rounds=4'
-MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
+MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10 local-epochs=1'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SITES = 3

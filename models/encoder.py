@@ -124,14 +124,14 @@ class Encoder:
     def _encode_on(self, device: torch.device, inputs: Tensor) -> Tensor:
         if device.type == CPU.type:
             network_gives: Tensor = drawn(0, lambda: self.network(inputs.cpu()))
-            return self._mix(network_gives)
+            return self.mix(network_gives)
         if self._copy is None or next(self._copy.parameters(), self.mixing).device != device:
             # the original is kept for encoding one sample at a time
             self._copy = deepcopy(self.network).to(device)
         network, in_bf16 = self._copy, device.type == "cuda" and torch.cuda.is_bf16_supported()
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):
             network_gives = drawn(0, lambda: network(inputs.to(device)))
-        return self._mix(network_gives.cpu())
+        return self.mix(network_gives.cpu())
 
     @property
     def has_weights(self) -> bool:
@@ -149,9 +149,10 @@ class Encoder:
         with torch.no_grad():
             # if it draws random numbers, they are equal for each sample
             output: Tensor = drawn(0, lambda: self.network(row))
-            return self._mix(output)[0]
+            return self.mix(output)[0]
 
-    def _mix(self, output: Tensor) -> Tensor:
+    def mix(self, output: Tensor) -> Tensor:
+        """u (n, d) of the network's output, (n, w) or (n, w, h, w')."""
         h = output.float().flatten(2).mean(dim=2) if output.dim() == 4 else output.float()
         return h @ self.mixing.T
 

@@ -65,8 +65,12 @@ def _name(place: str, stored: Stored) -> str:
 
 
 def _describe_unreadable(name: str, error: Exception) -> DataError:
-    # Pillow raises errors of a dozen classes
-    return DataError(f"{name} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+    from PIL import UnidentifiedImageError
+
+    # Pillow raises errors of a dozen classes; this one quotes the address of our buffer
+    unknown = isinstance(error, UnidentifiedImageError)
+    reason = "its format is unknown" if unknown else f"{type(error).__name__}: {error}"
+    return DataError(f"{name} is no readable image ({reason}): replace it or drop the row.")
 
 
 def decode_images(images: Images, target: Path, image_size: int = 0, independent: bool = False) -> np.ndarray:

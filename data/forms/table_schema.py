@@ -116,6 +116,21 @@ class TableSchema:
                 counts[column.name] = int(np.asarray(inputs[:, end - 1]).sum())
         return counts
 
+    def describe(self) -> dict[str, Any]:
+        """For programs that read tables without this project: the meaning of each of the F `features` (a column's
+        number, whether it has a certain value, or whether it is missing), and the `missing_words`."""
+        features: list[dict[str, Any]] = []
+        for column in self.columns:
+            meanings: list[dict[str, Any]] = [{}]
+            if column.kind != NUMBER:
+                meanings = [{"value": value} for value in column.values]
+            if column.missing:
+                meanings.append({"missing": True})
+            features += [{"column": column.name, **meaning} for meaning in meanings]
+        values = {value for column in self.columns for value in column.values}
+        missing_words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
+        return {"features": features, "missing_words": missing_words}
+
     @classmethod
     def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
         """Derive the schema from all rows of a table.

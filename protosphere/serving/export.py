@@ -9,18 +9,18 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from protosphere.client_app.evaluate import method_scores
 from protosphere.core.errors import SettingError
 from protosphere.core.files import replacing
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS
-from protosphere.data.forms.table_schema import NUMBER, Column
+from protosphere.data.forms.table_schema import TableSchema
+from protosphere.models.encoder import Encoder
 from protosphere.serving.inputs import PIXEL
 from protosphere.serving.predict import Trained
 from protosphere.strategies.encoder_space import directions
@@ -39,70 +39,64 @@ class Program(nn.Module):
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
-        if not isinstance(trained.transform, InputTransform):
+        transform = trained.transform
+        if not isinstance(transform, InputTransform):
             raise SettingError(
                 f"this client's model {trained.model!r} reads texts, and an exported program contains no tokenizer; "
                 "use `protosphere predict` instead."
             )
-        self._trained, self._rule, self._transform = trained, rule, trained.transform
-        self._state, base_rule = trained.state_of(rule)
-        axes = (-1, *(1,) * (len(self._transform.shape) - 1))
-        self.register_buffer("mean", torch.tensor(self._transform.mean).view(axes))
-        self.register_buffer("std", torch.tensor(self._transform.std).view(axes))
-        # registered as a module, so that its weights belong to the program
+        if rule == "discriminant":
+            raise SettingError(
+                f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`."
+            )
+        self._trained, self._rule, self.transform = trained, rule, transform
+        self._state, self._base_rule = trained.state_of(rule)
+        axes = (-1, *(1,) * (len(transform.shape) - 1))
+        self.register_buffer("mean", torch.tensor(transform.mean).view(axes))
+        self.register_buffer("std", torch.tensor(transform.std).view(axes))
+        self._table = self._state.table
+        if self._base_rule == "local-prototypes" and self._state.prototypes is not None:
+            self._table = self._state.prototypes.table(trained.objective.num_classes)
+        # registered as modules, so that their weights belong to the program
         self.network = self._state.module
-        self._encoder_rule = trained.encoder_rule if rule in (RULE, POOL) else None
-        if self._encoder_rule is None:
-            self._score = self._score_of(base_rule)
-        else:
-            encoder = self._encoder_rule.encoder()
-            self.encoder, self._mixing = encoder.network, encoder.mixing
+        self._encoder: Encoder | None = None
+        if rule in (RULE, POOL) and trained.encoder_rule is not None:
+            self._encoder = trained.encoder_rule.encoder()
+            self.encoder_network = self._encoder.network
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features; images are rounded to their stored scale."""
-        scale, plain = self._transform.scale, self._transform.plain
-        stored = torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs
-        shares = stored / scale
-        z = self._trained.objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
-        if self._encoder_rule is None:
-            return self._score(z).float(), z
-        # a public encoder does not use the scaling of a client's samples
-        features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
-        h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
-        radius = self._trained.objective.settings.encoder_radius
-        scores = self._encoder_rule.scores(directions(h @ self._mixing.T, radius))
-        if self._rule == POOL:
-            scores = self._trained.pooled(z, scores)
-        assert scores is not None
-        return scores.float(), z
+        transform, objective = self.transform, self._trained.objective
+        stored = torch.round(inputs * (transform.scale / PIXEL)) if transform.pixels else inputs
+        shares = stored / transform.scale
+        z = objective.features(self._state, self._fill_missing((shares - self.mean) / self.std)).float()
+        encoded = None
+        if self._encoder is not None and self._trained.encoder_rule is not None:
+            # a public encoder does not use the scaling of a client's samples
+            plain = transform.plain
+            u = self._encoder.mix(self.encoder_network(self._fill_missing((shares - plain.mean[0]) / plain.std[0])))
+            encoded = self._trained.encoder_rule.scores(directions(u, objective.settings.encoder_radius))
+        return self._score(z, encoded).float(), z
 
-    def _fill(self, prepared: Tensor) -> Tensor:
+    def _fill_missing(self, prepared: Tensor) -> Tensor:
         """Replace a missing number by the mean."""
-        if not self._transform.columns:
+        if not self.transform.columns:
             return prepared
         return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared)
 
-    def _score_of(self, rule: str) -> Callable[[Tensor], Any]:
-        """The function from features to the rule's scores."""
-        state, objective = self._state, self._trained.objective
-        if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim)):
-            return lambda z: objective.scores(state, z)[rule]
-        if rule == "global-prototypes" and state.table is not None:
-            return _nearest(*state.table)
-        if rule == "local-prototypes" and state.prototypes is not None:
-            return _nearest(*state.prototypes.table(objective.num_classes))
-        if rule == POOL:
-            # before the first message
-            return lambda z: self._trained.pooled(z, None)
-        if rule == "classifier":
-            return state.module.classify
-        raise SettingError(f"the rule `{rule}` cannot be exported; name another --rule, or use `protosphere predict`.")
-
-
-def _nearest(vectors: Tensor, present: Tensor) -> Callable[[Tensor], Tensor]:
-    """Like `protosphere.prototypes.prediction.nearest_scores`, but ONNX has no cdist, and a matrix product loses
-    precision."""
-    return lambda z: torch.where(present, -(z.unsqueeze(1) - vectors).square().sum(dim=2).sqrt(), -torch.inf)
+    def _score(self, z: Tensor, encoded: Tensor | None) -> Tensor:
+        if self._rule in (RULE, POOL):
+            scores = encoded if self._rule == RULE else self._trained.pooled(z, encoded)
+            assert scores is not None
+            return scores
+        known_scores = method_scores(self._trained.objective, self._state, z)
+        if self._base_rule in known_scores:
+            return known_scores[self._base_rule]
+        assert self._table is not None
+        vectors, present = self._table
+        # ONNX has no cdist, and a matrix product loses precision
+        distances = (z.unsqueeze(1) - vectors).square().sum(dim=2).sqrt()
+        return torch.where(present, -distances, -torch.inf)
 
 
 def export(trained: Trained, output: Path, rule: str = "", force: bool = False) -> None:
@@ -129,7 +123,7 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
     write = _as_torch if output.suffix == ".pt2" else _as_onnx
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            content = write(program, example, sizes, json.dumps(_metadata(trained, rule), indent=2))
+            content = write(program, example, sizes, json.dumps(_metadata(trained, rule, program.transform), indent=2))
     except Exception as error:
         if isinstance(error, ImportError) and output.suffix == ".onnx":
             raise SettingError(
@@ -177,22 +171,14 @@ def _as_onnx(program: Program, example: Tensor, sizes: Any, metadata: str) -> by
     return bytes(model.SerializeToString())
 
 
-# --- what the file says beside the program ------------------------------------------------------------------------
-
-
-def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
+def _metadata(trained: Trained, rule: str, transform: InputTransform) -> dict[str, Any]:
     """The rule, the client, and the expected inputs, as metadata."""
-    transform = trained.transform
-    assert isinstance(transform, InputTransform)
     inputs: dict[str, Any] = {"shape": list(transform.shape), "values": "numbers as in the training data"}
     if transform.pixels:
         inputs["values"] = "pixels from 0 to 255"
     elif transform.columns:
-        # NaN stands for a missing number
         inputs["values"] = "the columns' features, in the order of `features`"
-        inputs["features"] = _features(transform.columns)
-        values = {value for column in transform.columns for value in column.values}
-        inputs["missing_words"] = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
+        inputs |= TableSchema(transform.columns).describe()
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -203,13 +189,3 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
         "round": trained.round,
         "input": inputs,
     }
-
-
-def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """The meaning of each of the F numbers: a column's value, whether it is a certain value, or is missing."""
-    features: list[dict[str, Any]] = []
-    for column in columns:
-        values = [{}] if column.kind == NUMBER else [{"value": value} for value in column.values]
-        features += [{"column": column.name, **value} for value in values]
-        features += [{"column": column.name, "missing": True}] if column.missing else []
-    return features

@@ -58,8 +58,9 @@ def text(most: int = LONGEST_TEXT) -> Kind:
 
 def list_of(kind: Kind, fewest: int = 0, most: int | None = None) -> Kind:
     """A list of values of one kind; by default, of any length."""
+    size = "" if most is None else f"{fewest} to {most} " if fewest < most else f"{most} "
     return Kind(
-        f"a list of {fewest} to {most or 'any number of'} values, each {kind.words}",
+        f"a list of {size}values, each {kind.words}",
         lambda value: (
             isinstance(value, list)
             and fewest <= len(value)
