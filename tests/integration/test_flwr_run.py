@@ -61,6 +61,8 @@ def environment(place):
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's agents outlive their node until they give up its store, after a minute by default
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         "no_proxy": "127.0.0.1",
         "NO_PROXY": "127.0.0.1",
     }
