@@ -120,7 +120,6 @@ mutants: $(READY)
 
 settings: $(READY)
 	$(BIN)/python -m protosphere.cli.settings_tables
-	$(BIN)/python -m protosphere.cli.methods_tables
 
 # beside HtFLlib it is `python -m benchmarks.against_htflib --htflib DIR`, with a checkout of it
 bench: $(READY)

@@ -49,25 +49,7 @@ PLACES = {
     ),
 }
 
-__all__ = [
-    "Client",
-    "Comparison",
-    "DataError",
-    "Error",
-    "ModelError",
-    "Plot",
-    "Predictions",
-    "Prototypes",
-    "Report",
-    "RosterError",
-    "Run",
-    "RunError",
-    "SettingError",
-    "StoreError",
-    "compare",
-    "load",
-    "run",
-]
+__all__ = sorted(name for names in PLACES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

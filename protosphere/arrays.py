@@ -20,12 +20,7 @@ SOURCE = "the setting `dataset` is given"
 
 
 def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] | None") -> Any:
-    """A data set's name or path, unchanged; for arrays or a Dataset, the path of their file in PROTOSPHERE_HOME.
-
-    Raises:
-        SettingError: the value is no name, no arrays and no Dataset.
-        DataError: the arrays are no data set, or an item of the Dataset cannot be used.
-    """
+    """A data set's name or path, unchanged; for arrays or a Dataset, the path of their file in PROTOSPHERE_HOME."""
     if isinstance(dataset, Mapping):
         return _write(dataset)
     if dataset is None or isinstance(dataset, WORDS):
@@ -56,11 +51,7 @@ def _write(arrays: Mapping[str, Any]) -> str:
 
 
 def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
-    """A NumPy array from tensors of any type and device, or from lists of rows.
-
-    Raises:
-        DataError: rows have different shapes.
-    """
+    """A NumPy array from tensors of any type and device, or from lists of rows."""
     try:
         if isinstance(values, list | tuple) and any(isinstance(row, torch.Tensor) for row in values):
             values = torch.stack([torch.as_tensor(row) for row in values])

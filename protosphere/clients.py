@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from protosphere.arrays import WORDS, array
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.table_schema import Column
-from protosphere.serving.inputs import Input, TableRows, read_inputs, read_rows
+from protosphere.serving.inputs import TableRows, read_inputs, read_rows
 from protosphere.serving.predict import WITH_PROBABILITIES, Trained, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,8 +100,12 @@ class Client:
             DataError: samples of another shape, or a file that cannot be read.
         """
         rule_name = self._trained.find_rule(rule)
-        table = self._table(x) if self._is_table(x) else None
-        rows = self._inputs(x, rule_name) if table is None else table.features
+        unknown: Sequence[int] = ()
+        if isinstance(x, pd.DataFrame) and self._columns():
+            table = self._table(x)
+            rows, unknown = table.features, list(table.unknown)
+        else:
+            rows = self._inputs(x, rule_name)
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
             scores = self._trained.scores(rule_name, rows).double().cpu()
@@ -112,7 +116,7 @@ class Client:
             names=tuple(self.class_names[label] for label in labels.tolist()),
             probabilities=torch.softmax(scores, dim=1).numpy() if rule_name in WITH_PROBABILITIES else None,
             scores=scores.numpy(),
-            unknown=np.isin(np.arange(len(rows)), [] if table is None else list(table.unknown)),
+            unknown=np.isin(np.arange(len(rows)), unknown),
         )
 
     def _columns(self) -> tuple[Column, ...]:
@@ -145,25 +149,14 @@ class Client:
         export(self._trained, target, rule, force)
         return target
 
-    def _is_table(self, x: "Inputs") -> TypeGuard[pd.DataFrame]:
-        return bool(self._columns()) and isinstance(x, pd.DataFrame)
-
-    def _stack(self, inputs: Sequence[Input], rule: str) -> torch.Tensor:
-        for problem in filter(None, (item.problem for item in inputs)):
-            raise DataError(problem)
-        return torch.stack([item.read(self._trained, rule) for item in inputs]) if inputs else torch.empty(0)
-
     def _table(self, x: pd.DataFrame) -> TableRows:
         names = [column.name for column in self._columns() if column.name in x.columns]
-        for name in names:
-            if list(x.columns).count(name) > 1:
-                raise DataError(f"x has the column {name!r} twice: give each column its own name.")
         try:
             table = pa.Table.from_pandas(x[names], preserve_index=False)
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, ValueError) as error:
             raise DataError(
-                f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
-                "kind."
+                f"x has a column twice, one of numbers and words alike, or one of numbers beyond 64 bits ({error}): "
+                "give each column one name and one kind."
             ) from None
         rows = read_rows(self._columns(), table)
         for problem in rows.problems.values():
@@ -171,50 +164,38 @@ class Client:
         return rows
 
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
-        transform, columns = self._trained.transform, self._columns()
-        listed = self._sources(x)
-        if listed is not None:
-            return self._stack(read_inputs(self._trained, listed), rule)
-        # a copy: torch cannot share memory with read-only arrays or negative strides
-        rows = np.array(array("x", x))
-        if rows.dtype.kind not in "biuf":
-            raise DataError(f"x holds {rows.dtype}, but this client's model takes numbers.")
-        shape = self.input_shape
-        if rows.shape[1:] != shape or not rows.ndim:
-            raise DataError(
-                f"x has the shape {rows.shape}, but this client's model takes (n, {', '.join(map(str, shape))})."
-            )
-        # an image whose channels were scaled to 1 would be all black
-        if isinstance(transform, InputTransform) and transform.pixels:
-            if rows.size and (rows.dtype.kind == "f" or not 0 <= rows.min() <= rows.max() <= transform.scale):
-                raise DataError(
-                    f"x holds {rows.dtype} from {rows.min()} to {rows.max()}, but images are stored as whole numbers "
-                    f"from 0 to {transform.scale:g}, which the client scales itself; give them as they were before "
-                    "scaling."
-                )
-            return torch.from_numpy(rows)
-        if self._trained.tokens is not None:
-            return torch.from_numpy(rows)
-        with np.errstate(over="ignore"):
-            rows = rows.astype(np.float32)
-        # a number of a table may be missing
-        wrong = np.argwhere(np.isinf(rows) if columns else ~np.isfinite(rows)).tolist()
-        if wrong:
-            raise DataError(
-                f"x holds {rows[tuple(wrong[0])]} at x{wrong[0]}, but inputs must be finite float32 numbers."
-            )
-        return torch.from_numpy(rows)
-
-    def _sources(self, x: "Inputs") -> list[Path | str] | None:
-        """Files, or texts for a text model; None for arrays."""
+        transform, is_text = self._trained.transform, self._trained.tokens is not None
         if isinstance(x, WORDS):
             x = [x]
         if isinstance(x, np.ndarray) and x.dtype.kind in "OU":
             x = x.tolist()
-        if not isinstance(x, list | tuple | pd.Series) or not all(isinstance(item, WORDS) for item in x):
-            return None
-        texts = self._trained.tokens is not None
-        return [item if texts and isinstance(item, str) else Path(item) for item in x]
+        if isinstance(x, list | tuple | pd.Series) and all(isinstance(item, WORDS) for item in x):
+            sources = [item if is_text and isinstance(item, str) else Path(item) for item in x]
+            inputs = read_inputs(self._trained, sources)
+            for problem in filter(None, (item.problem for item in inputs)):
+                raise DataError(problem)
+            return torch.stack([item.read(self._trained, rule) for item in inputs])
+        # a copy: torch cannot share memory with read-only arrays or negative strides
+        rows = np.array(array("x", x))
+        if rows.dtype.kind not in "biuf" or rows.shape[1:] != self.input_shape or not rows.ndim:
+            raise DataError(
+                f"x holds {rows.dtype} of shape {rows.shape}, but this client's model takes numbers of shape "
+                f"(n, {', '.join(map(str, self.input_shape))})."
+            )
+        if isinstance(transform, InputTransform) and transform.pixels:
+            # an image whose channels were scaled to 1 would be all black
+            if rows.size and (rows.dtype.kind == "f" or not 0 <= rows.min() <= rows.max() <= transform.scale):
+                raise DataError(
+                    f"x holds {rows.dtype} from {rows.min()} to {rows.max()}, but images are stored as whole numbers "
+                    f"from 0 to {transform.scale:g}, which the client scales itself."
+                )
+        elif not is_text:
+            with np.errstate(over="ignore"):
+                rows = rows.astype(np.float32)
+            # a number of a table may be missing
+            if (np.isinf(rows) if self._columns() else ~np.isfinite(rows)).any():
+                raise DataError("x holds numbers that are not finite as float32.")
+        return torch.from_numpy(rows)
 
     def __repr__(self) -> str:
         return f"Client({self.folder.name} of {self.folder.parent.name!r})"

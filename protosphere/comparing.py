@@ -1,6 +1,5 @@
 """Comparisons in Python: methods on data sets and partitions, with several seeds."""
 
-import html
 import os
 import shlex
 import warnings
@@ -25,9 +24,8 @@ from protosphere.core.settings import Scalar, shown
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
-from protosphere.progress import line_printer
 from protosphere.results import Report, Run
-from protosphere.running import refuse_workers
+from protosphere.running import line_printer, refuse_number
 
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
@@ -65,14 +63,6 @@ def compare(
     >>> found.table()["method"].tolist()
     ['local', 'protonorm, gamma 5']
 
-    Arrays are stored once for all runs:
-
-    >>> x = np.random.default_rng(0).normal(size=(120, 5))
-    >>> own = protosphere.compare(["local", "fedproto"], [(x, x[:, 0] > 0)], seeds=[0], clients=2, rounds=1,
-    ...                           models="tiny_perceptron", quiet=True)
-    >>> own.table()["row"].tolist()
-    ['arrays', 'arrays']
-
     Args:
         methods: names, or mappings of `strategy`, optionally `label`, and settings of this method, named as in `run`.
         datasets: names, ids, paths or arrays as in `run`; or mappings of `dataset`, optionally `label`, and settings.
@@ -104,9 +94,9 @@ def compare(
     for name, entries in lists.items():
         _refuse_single(name, entries)
     jobs = plain(jobs)
-    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
-        raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
-    refuse_workers(workers)
+    refuse_number("workers", workers)
+    if jobs is not None:
+        refuse_number("jobs", jobs)
     common_settings = settings_of(settings, more)
     if "dataset" in common_settings:
         raise SettingError("setting `dataset` is for `run`; a comparison takes a list: datasets=[...].")
@@ -164,7 +154,7 @@ def resolve(
     overrides = overrides or {}
     spec = with_overrides(narrow(whole, **(narrowing or {})), overrides, vary)
     spec = with_variants(spec, vary, overrides, is_part=spec.methods != whole.methods)
-    trials = expand(spec, overrides, places or {}, whole.datasets)
+    trials = expand(spec, overrides, places or {})
     refuse_unmeasured(spec, trials)
     return with_common_rules(spec, trials), trials
 
@@ -295,10 +285,6 @@ class Comparison:
 
         >>> found.plot().axes[0].get_xlabel()
         'round'
-        >>> tried = protosphere.compare(["local", "protonorm"], ["spiral"], seeds=[0], clients=2, rounds=1, quiet=True,
-        ...                             models="tiny_perceptron", spiral_points=50, vary={"protonorm.gamma": [1, 10]})
-        >>> tried.plot("accuracy-by-protonorm.gamma").numbers["protonorm.gamma"].tolist()
-        ['', 1, 10]
 
         Args:
             name: `accuracy-over-rounds`, `accuracy-over-bytes`, `differences` (to the baseline, with intervals),
@@ -331,10 +317,6 @@ class Comparison:
     def __repr__(self) -> str:
         return f"Comparison({self.folder.name!r})"
 
-    def _repr_html_(self) -> str:
-        table_html: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
-        return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
-
 
 def _values_of(vary: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:
     if vary is not None and not isinstance(vary, Mapping):
@@ -361,22 +343,20 @@ def _table_of(key: str, item: Any) -> dict[str, Any]:
     if hasattr(item, "__array__"):
         raise SettingError(f"{key} has an array by itself; give each data set as a pair, as in datasets=[(x, y)].")
     table = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {MAIN_SETTING[key]: item}
-    labels = {name: table.pop(name) for name in ("label", "base", "missing") if name in table}
+    about = {name: table.pop(name) for name in ("label", "base", "missing") if name in table}
     if key == "datasets" and "dataset" in table:
         if is_arrays(table["dataset"]):
-            labels.setdefault("label", ARRAYS)
+            about.setdefault("label", ARRAYS)
         table["dataset"] = data_of(table["dataset"])
     settings = settings_of(None, table)
     if key == "methods":
         settings = _without_objects(settings)
-    if key != "datasets" and "label" not in labels:
+    if key != "datasets" and "label" not in about:
         # the same method may be there twice, and a partition has no other name
-        parts = [str(settings[MAIN_SETTING[key]])] if MAIN_SETTING[key] in settings else []
-        for name, value in settings.items():
-            if name != MAIN_SETTING[key]:
-                parts.append(f"{name.rpartition('.')[2]} {value}")
-        labels["label"] = ", ".join(parts)
-    return labels | settings
+        names = [name.rpartition(".")[2] for name in settings]
+        parts = [f"{name} {value}" for name, value in zip(names, settings.values(), strict=True)]
+        about["label"] = ", ".join(parts).removeprefix(f"{MAIN_SETTING[key]} ")
+    return about | settings
 
 
 def _without_objects(settings: dict[str, Any]) -> dict[str, Any]:

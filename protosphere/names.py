@@ -17,9 +17,6 @@ def settings_of(mapping: Mapping[str, Value] | None, keywords: Mapping[str, Valu
     Args:
         mapping: settings by their own names or by keyword names.
         keywords: `__` stands for a dot and `_` for a dash; they take precedence over the mapping.
-
-    Raises:
-        SettingError: it is no mapping from names.
     """
     if mapping is not None and not (isinstance(mapping, Mapping) and all(isinstance(name, str) for name in mapping)):
         raise SettingError(f"settings is {shown(mapping)}, but it is a mapping of names to values.")

@@ -2,9 +2,9 @@
 program sees only names."""
 
 import copy
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -17,22 +17,8 @@ from protosphere.strategies.contract import Method, Objective, PullObjective, Se
 Model = Callable[..., Any]
 
 
-class _Copies:
-    """Gives every client a copy of a network with its weights."""
-
-    def __init__(self, module: nn.Module):
-        self._module = copy.deepcopy(module).cpu()
-
-    def __call__(self) -> nn.Module:
-        return copy.deepcopy(self._module)
-
-
 def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with objects replaced by names.
-
-    Raises:
-        SettingError: an object is no model and no method.
-    """
+    """Settings with objects replaced by names."""
     named = dict(settings)
     for setting, name_of in {"strategy": _name_method, "models": _name_models}.items():
         value = named.get(setting)
@@ -43,21 +29,23 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_models(value: Any) -> str:
     """The setting `models` for a model, or for a list of models and names."""
-    models = value if isinstance(value, list | tuple) else [value]
-    return ",".join(map(_name_model, models))
-
-
-def _name_model(model: Any) -> str:
-    if isinstance(model, str):
-        return model
-    if isinstance(model, nn.Module):
-        return objects.keep(_Copies(model), type(model).__name__)
-    if callable(model):
-        return objects.keep(model, _label(model))
-    raise SettingError(
-        f"setting `models` has an object of type {type(model).__name__}, but a model is a name, a class, a function "
-        "that makes one, or a torch module."
-    )
+    names = []
+    for model in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(model, nn.Module):
+            # every client gets a copy of it with its weights
+            names.append(objects.keep(partial(copy.deepcopy, copy.deepcopy(model).cpu()), type(model).__name__))
+        elif callable(model):
+            function = model.func if isinstance(model, partial) else model
+            label = getattr(function, "__name__", type(function).__name__)
+            names.append(objects.keep(model, label if label.isidentifier() else "own"))
+        elif isinstance(model, str):
+            names.append(model)
+        else:
+            raise SettingError(
+                f"setting `models` has an object of type {type(model).__name__}, but a model is a name, a class, a "
+                "function that makes one, or a torch module."
+            )
+    return ",".join(names)
 
 
 def _name_method(value: Any) -> str:
@@ -70,21 +58,11 @@ def _name_method(value: Any) -> str:
         other = "local" if value.upload is Objective.upload else "fedproto"
         method = replace(load_method(other), objective=value)
     if not isinstance(method, Method):
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
         raise SettingError(
-            f"setting `strategy` is {_type_words(value)}, but a method is a name, a Method(server=..., objective=...), "
-            "or a subclass of ServerHalf or Objective; docs/adding-a-method.md shows each."
+            f"setting `strategy` is {what}, but a method is a name, a Method(server=..., objective=...), or a subclass "
+            "of ServerHalf or Objective; docs/adding-a-method.md shows each."
         )
     halves = (method.server, method.objective)
     user_half = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
     return objects.keep(method, user_half.__name__)
-
-
-def _type_words(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
-
-
-def _label(value: Any) -> str:
-    """The object's label, in characters that a name may have."""
-    function = value.func if isinstance(value, functools.partial) else value
-    name = getattr(function, "__name__", type(function).__name__)
-    return name if name.isidentifier() else "own"

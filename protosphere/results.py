@@ -2,7 +2,6 @@
 
 import html
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,17 +42,15 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
     place = Path(run).expanduser()
     if (place / "settings.json").exists():
         return Run(place, trust)
-    results = os.path.abspath(results_root(os.fspath(results)))
+    if (place / "comparison.json").exists():
+        raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.")
+    root = results_root(os.fspath(results)).absolute()
     try:
-        return Run(find_run(os.fspath(run), results), trust)
+        return Run(find_run(os.fspath(run), str(root)), trust)
     except SettingError:
-        names = sorted(path.parent.name for path in Path(results).glob("*/settings.json"))
-        if (place / "comparison.json").exists():
-            raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.") from None
-        newest = f"; the newest there is {names[-1]}" if names else ""
         raise SettingError(
-            f"run is {shown(os.fspath(run))}, but no run is there or in {results}{newest}; "
-            'give a run\'s folder, its name, or "latest".'
+            f"run is {shown(os.fspath(run))}, but no run is there or in {root}; give a run's folder, its name, or "
+            '"latest".'
         ) from None
 
 
@@ -158,10 +155,6 @@ class Run:
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
-        >>> kept = protosphere.run("fedproto", "spiral", clients=2, rounds=3, models="tiny_perceptron",
-        ...                        spiral_points=50, keep_prototypes="all", quiet=True)
-        >>> [sorted(set(kept.prototypes(number).clients.tolist())) for number in (1, 2, 3)]
-        [[0, 1], [0, 1], [0, 1]]
 
         Args:
             round: the round; None for the newest one that is kept.
@@ -252,27 +245,6 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.name!r})"
 
-    def _repr_html_(self) -> str:
-        rows = {"run": self.name}
-        try:
-            with explain_damage(self.folder):
-                return self._describe(self.summary, rows)
-        except SettingError as error:
-            return _table("a run", rows | {"results": str(error)})
-
-    def _describe(self, summary: Mapping[str, Any], rows: Mapping[str, object]) -> str:
-        headline, sizes = summary["headline"], summary["bytes"]
-        accuracy, steps = headline["accuracy"], summary.get("gradient_steps")
-        rows = {
-            "clients": summary["clients"],
-            "rounds": f"{summary['rounds']} of {self.settings['rounds']}",
-            "test accuracy": "-" if accuracy is None else f"{100 * accuracy:.1f} % by {headline['rule']}",
-            "gradient steps per client per round": "-" if steps is None else f"{steps:.4g}",
-            "payload": f"{(sizes['payload_up'] + sizes['payload_down']) / 1e3:.1f} kB",
-            **rows,
-        }
-        return _table(f"{summary['strategy']} on {summary['dataset']}", rows)
-
 
 @dataclass(frozen=True)
 class Report:
@@ -293,13 +265,3 @@ class Report:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text("utf-8"), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
-
-
-def _table(title: str, rows: Mapping[str, object]) -> str:
-    """As HTML for a notebook."""
-    cells = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left">{html.escape(str(value))}</td></tr>'
-        for name, value in rows.items()
-    )
-    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"

@@ -17,7 +17,6 @@ from protosphere.launch.grid import run_in_process
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
 from protosphere.plans.run_config import Plan, plan
-from protosphere.progress import RunLines, line_printer
 from protosphere.strategies import read_settings
 
 if TYPE_CHECKING:
@@ -63,28 +62,12 @@ def run(
     >>> again.settings["protonorm.gamma"], again.settings["protonorm.alignment"]
     (5, 'thomson')
 
-    You can pass arrays as the data set; they are stored in PROTOSPHERE_HOME, in a file named after their content:
-
-    >>> x = np.random.default_rng(0).normal(size=(120, 5))
-    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models="tiny_perceptron",
-    ...                       quiet=True)
-    >>> run.client(0).input_shape
-    (5,)
+    Arrays are stored in PROTOSPHERE_HOME, in a file named after their content (docs/data.md has examples).
 
     Models are names, or your own classes, functions and torch modules. A class or function is called with those of the
     keywords `input_shape`, `num_classes` and `feature_dim` that it accepts, and returns a torch module, whose output is
-    projected to `feature-dim` values and gets a classifier. If you pass a module, every client gets a copy of it:
-
-    >>> class Net(torch.nn.Module):
-    ...     def __init__(self, input_shape, feature_dim):
-    ...         super().__init__()
-    ...         self.layers = torch.nn.Sequential(torch.nn.Linear(*input_shape, feature_dim), torch.nn.ReLU())
-    ...     def forward(self, x):
-    ...         return self.layers(x)
-    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models=[Net, "tiny_perceptron"],
-    ...                       quiet=True)
-    >>> [entry.rpartition("_")[0] for entry in (run.client(0).model, run.client(1).model)]
-    ['object:Net', 'tiny']
+    projected to `feature-dim` values and gets a classifier (docs/models.md has examples). If you pass a module, every
+    client gets a copy of it.
 
     Objects exist in this process only. If clients have their own processes (`workers`, `compare`, a run over Flower or
     Ray), name a file instead, as in `models="./mine.py:Net"`. A run with objects can be resumed only in the process
@@ -132,27 +115,31 @@ def run(
     # this loads pandas, which the command `run` does not need before its first round
     from protosphere.results import Run
 
-    chosen_settings = settings_of(settings, more)
     named = {"strategy": strategy, "dataset": data_of(dataset), "models": models}
-    chosen_settings |= settings_of(None, {name: value for name, value in named.items() if _is_given(value)})
-    chosen_settings = with_names(chosen_settings)
+    # the truth value of a module or class says nothing about whether it was given
+    named = {name: value for name, value in named.items() if value is not None and not _is_empty(value)}
+    all_settings = with_names(settings_of(settings, more) | settings_of(None, named))
     clients = plain(clients)
-    refuse_workers(workers)
-    _refuse_arguments(clients, on_round)
-    lines = RunLines(line_printer(quiet))
+    refuse_number("workers", workers)
+    if clients is not None:
+        refuse_number("clients", clients)
+    if on_round is not None and not callable(on_round):
+        raise SettingError(f"on_round is {shown(on_round)}, but it is called after every round: give it a function.")
+    folders: list[Path] = []
     with _ONE_AT_A_TIME:
-        run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
+        run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=all_settings)
         try:
-            return Run(carry_out(run_plan, lines, workers=workers, on_round=on_round))
+            return Run(carry_out(run_plan, line_printer(quiet), folders, workers=workers, on_round=on_round))
         except BaseException as error:
-            if lines.folder is not None:
-                error.add_note(f'what there is of the run: protosphere.load("{lines.folder}")')
+            for folder in existing(folders):
+                error.add_note(f'what there is of the run: protosphere.load("{folder}")')
             raise
 
 
 def carry_out(
     run_plan: Plan,
-    lines: RunLines,
+    show: Callable[[str], None],
+    folders: list[Path],
     *,
     workers: int = 1,
     on_round: Callable[[Mapping[str, Any]], object] | None = None,
@@ -160,6 +147,10 @@ def carry_out(
     """Run a plan in this process and its workers, for the function `run` and the command of that name.
 
     An interrupted run leaves a report and the state `stopped`.
+
+    Args:
+        show: called with each line of the run.
+        folders: gets the run's folder as soon as there is one.
 
     Returns:
         The run's folder.
@@ -175,21 +166,25 @@ def carry_out(
     if on_round is not None:
         on_line = partial(_call_with_figures, on_round, read_settings(config).inference)
     for note in run_plan.notes:
-        lines.line(note)
-
+        show(note)
     try:
         return run_in_process(
-            config,
-            clients=run_plan.clients,
-            workers=workers,
-            show=lines.line,
-            opened=lines.opened,
-            on_round=on_line,
+            config, clients=run_plan.clients, workers=workers, show=show, opened=folders.append, on_round=on_line
         )
     except KeyboardInterrupt:
-        if lines.folder is not None:
-            report_stopped(lines.folder)
+        for folder in existing(folders):
+            report_stopped(folder)
         raise
+
+
+def existing(folders: list[Path]) -> list[Path]:
+    """The run's folder if it exists; a run without a finished round has removed it."""
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def line_printer(quiet: bool) -> Callable[[str], None]:
+    """The function that prints the lines of a run or comparison that is started from Python."""
+    return (lambda line: None) if quiet else partial(print, flush=True)
 
 
 def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: str, line: Mapping[str, Any]) -> object:
@@ -199,19 +194,11 @@ def _call_with_figures(on_round: Callable[[Mapping[str, Any]], object], rule: st
     return on_round(of_line(line, rule))
 
 
-def _is_given(value: object) -> bool:
-    # the truth value of a module or class says nothing about whether it was given
-    return value is not None and not (isinstance(value, str | list | tuple) and not value)
+def _is_empty(value: object) -> bool:
+    return isinstance(value, str | list | tuple) and not value
 
 
-def refuse_workers(workers: int) -> None:
-    """Raise SettingError if a run cannot have this number of workers."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
-
-
-def _refuse_arguments(clients: object, on_round: object) -> None:
-    if clients is not None and (isinstance(clients, bool) or not isinstance(clients, int) or clients < 1):
-        raise SettingError(f"clients is {shown(clients)}, but a run needs a whole number of them, at least 1.")
-    if on_round is not None and not callable(on_round):
-        raise SettingError(f"on_round is {shown(on_round)}, but it is called after every round: give it a function.")
+def refuse_number(name: str, value: object) -> None:
+    """Raise SettingError unless the value is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"{name} is {shown(value)}, but a run needs a whole number of them, at least 1.")

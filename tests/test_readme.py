@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
 
-from protosphere.cli import methods_tables
+from protosphere.cli import settings_tables
 from protosphere.cli.settings_tables import all_settings, with_defaults, with_rows
 from protosphere.strategies import METHODS, known_settings
 from tests.waiting import PATIENCE
@@ -45,7 +45,7 @@ def test_every_default_lies_in_the_range_that_is_printed() -> None:
 
 
 def test_tables_of_methods_are_those_of_the_registry() -> None:
-    families, methods = methods_tables.families_table(), methods_tables.methods_table()
+    families, methods = settings_tables.families_table(), settings_tables.methods_table()
     assert families in METHODS_PAGE
     assert methods in METHODS_PAGE
     assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", methods, flags=re.MULTILINE)) == sorted(METHODS)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,7 +38,7 @@ def compare(
     preset: Annotated[str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME")] = "",
     methods: Annotated[
         str,
-        option("Methods, separated by commas: those of the file or preset, or others.", "NAMES"),
+        option("Use only these methods, separated by commas: those of the file or preset, or others.", "NAMES"),
     ] = "",
     datasets: Annotated[str, option("Use only these data sets, separated by commas.", "NAMES")] = "",
     partitions: Annotated[str, option("Use only these partitions, separated by commas.", "NAMES")] = "",
@@ -96,9 +96,6 @@ def compare(
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and any(choices):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
-    # how trials run and what is written is not stored with the comparison, except the number of jobs at the start
-    flags = {"--on": on, "--keep-models": keep_models, "--reports": reports}
-    flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     try:
         place = Place.read(on, KINDS)
         from protosphere.plans.assignments import read_all
@@ -108,7 +105,7 @@ def compare(
         from protosphere.comparing import carry_out, resolve
         from protosphere.comparison.execution import Processes, Tasks, environments
         from protosphere.comparison.folder import ComparisonFolder
-        from protosphere.comparison.spec import load, split_names
+        from protosphere.comparison.spec import load
         from protosphere.launch.processes import Interrupted
         from protosphere.launch.ray_cluster import cluster_address, nodes_at
 
@@ -119,7 +116,7 @@ def compare(
             jobs = folder.jobs if jobs is None else jobs
         else:
             spec, trials = resolve(
-                load(file, preset, split_names(methods)),
+                load(file, preset),
                 narrowing=narrowing | {"choose": choose, "cross": cross, "own_data": not file and not preset},
                 overrides=overrides,
                 vary=vary or [],
@@ -133,7 +130,7 @@ def compare(
             _ask(spec, trials, executor.jobs)
         if not resume:
             folder = ComparisonFolder.create(spec, trials, results, jobs)
-        remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *_as_arguments(flags)])}`"
+        remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path)])}`"
         typer.echo(f"results: {folder.path}")
         typer.echo(f"{len(trials)} trials, {executor.jobs} at a time")
         try:
@@ -185,21 +182,12 @@ def _read_places(texts: Sequence[str]) -> dict[str, str]:
     return places
 
 
-def _as_arguments(flags: Mapping[str, object]) -> list[str]:
-    """Flags as on a command line, without those that were not given."""
-    arguments: list[str] = []
-    for name, value in flags.items():
-        if value is not None and value is not False and value != "":
-            arguments += [name] if value is True else [name, str(value)]
-    return arguments
-
-
 def _print(written: "Written", seeds: int) -> None:
     """Print the folder, the tables that answer most questions, the conclusion, and what to do next."""
     from protosphere.comparison import tables
 
     for path in written.paths:
-        typer.echo(f"written: {_shorten(path)}")
+        typer.echo(f"written: {path}")
     typer.echo()
     terminal = console()
     for table in written.tables:
@@ -209,8 +197,3 @@ def _print(written: "Written", seeds: int) -> None:
     typer.echo(written.conclusion)
     more = "" if seeds >= ENOUGH_SEEDS else f"try {ENOUGH_SEEDS} seeds instead of {seeds} for narrower intervals, and "
     typer.echo(f"Next, {more}read the report: it has all intervals, costs and notes.")
-
-
-def _shorten(path: Path) -> str:
-    """A path relative to the working directory, if it lies below it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,21 +1,18 @@
 """`protosphere methods`, `models`, `presets`, `settings`: the available choices."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated
-
-import typer
+from importlib import import_module
+from inspect import cleandoc
+from itertools import takewhile
+from pathlib import Path
+from textwrap import shorten
 
 from protosphere.cli.tables import print_table
 
-Search = Annotated[
-    str,
-    typer.Option(
-        help="List only entries that contain this word (case is ignored).", metavar="WORD", show_default=False
-    ),
-]
+PRESETS = Path(__file__).parents[1] / "presets"
+LONGEST = 120  # characters of a preset's description
 
 
-def methods(search: Search = "") -> None:
+def methods() -> None:
     """List the methods that `strategy` names.
 
     `up` and `down` are what clients and server send with the default settings. Architectures: with `any`,
@@ -23,44 +20,67 @@ def methods(search: Search = "") -> None:
 
     Exits 0.
     """
-    from protosphere.cli.listing import methods as rows
+    from protosphere.strategies import METHODS, load_method
+    from protosphere.strategies.contract import Options
 
-    _print(("strategy", "what it is", "up", "down", "architectures"), rows(), search)
+    rows = []
+    for name, entry in METHODS.items():
+        about = cleandoc(import_module(entry.module.partition(":")[0]).__doc__ or "").split("\n\n")[0]
+        method = load_method(name)
+        exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
+        up, down = (", ".join(part.name for part in parts) or "-" for parts in (exchange.up, exchange.down))
+        architectures = "any"
+        if getattr(method.server, "one_architecture", False):
+            architectures = "one per run"
+        elif any(part.name in ("extractor", "backbone") for part in exchange.up):
+            architectures = "any, grouped"
+        rows.append((name, " ".join(about.split()), up, down, architectures))
+    print_table(("strategy", "what it is", "up", "down", "architectures"), rows, left=5)
 
 
-def models(search: Search = "") -> None:
+def models() -> None:
     """List the models that `models` names.
 
     Exits 0.
     """
-    from protosphere.cli.listing import models as rows
+    from protosphere.models import FAMILIES
+    from protosphere.models.encoder import ABOUT
+    from protosphere.models.small import SMALL
 
-    _print(("family", "models"), rows(), search)
+    rows = [(family, ", ".join(members)) for family, members in FAMILIES.items()]
+    rows += [
+        ("ours, by name", ", ".join(SMALL)),
+        ("torchvision's", "any of its classifiers by name: resnet18, mobilenet_v3_small, vit_b_16, ..."),
+        ("hub", "hf:<id or path>: an encoder of texts, `?trainable=N` for its last N layers"),
+        ("public encoders", "; ".join(f"{name} ({about})" for name, about in ABOUT.items())),
+        ("your own", "package.module:callable, ./file.py or ./file.py:NAME (docs/models.md)"),
+    ]
+    print_table(("family", "models"), rows, left=2)
 
 
-def presets(search: Search = "") -> None:
-    """List the presets: settings of the papers' experiments.
+def presets() -> None:
+    """List the presets: settings of the papers' experiments. A preset's file begins with its description.
 
     Exits 0.
     """
-    from protosphere.cli.listing import presets as rows
+    rows = []
+    for command, folder in (("run", PRESETS), ("compare", PRESETS / "compare")):
+        for path in sorted(folder.glob("*.toml")):
+            lines = path.read_text("utf-8").splitlines()
+            about = " ".join(line[1:] for line in takewhile(lambda line: line.startswith("#"), lines))
+            rows.append((command, path.stem, shorten(about, LONGEST, placeholder=" ...")))
+    print_table(("for", "--preset", "what it is"), rows, left=3)
 
-    _print(("for", "--preset", "what it is"), rows(), search)
 
-
-def settings(search: Search = "") -> None:
+def settings() -> None:
     """List the settings with their defaults and allowed values.
 
-    Exits 0, or 1 if no setting contains the word.
+    Exits 0.
     """
-    from protosphere.cli.listing import settings as rows
+    from protosphere.cli.settings_tables import all_settings, without_markup
 
-    _print(("setting", "default", "allowed", "meaning"), rows(), search)
-
-
-def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
-    matches = [row for row in rows if search.lower() in " ".join(row).lower()]
-    if not matches:
-        typer.echo(f"nothing here has {search!r} in it.", err=True)
-        raise typer.Exit(1)
-    print_table(head, matches, left=len(head))
+    rows = []
+    for entries in all_settings().values():
+        for entry in entries:
+            rows.append((entry.name, entry.value, without_markup(entry.allowed), without_markup(entry.meaning)))
+    print_table(("setting", "default", "allowed", "meaning"), rows, left=4)

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from protosphere.cli.data import data
 from protosphere.cli.export import export
 from protosphere.cli.help import Command, Group
 from protosphere.cli.lists import methods, models, presets, settings
-from protosphere.cli.new import app as new
+from protosphere.cli.new import new
 from protosphere.cli.predict import predict
 from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
@@ -33,77 +34,52 @@ app = typer.Typer(
         protosphere COMMAND --help
     """,
 )
-# in the order of typical use
-app.command(
-    "run",
-    cls=Command,
-    epilog="""
+# command -> its examples, in the order of typical use
+EXAMPLES: dict[Callable[..., None], str] = {
+    run: """
         protosphere run
         protosphere run --clients 20 -c 'strategy="fedproto" dataset="../cifar10"'
         protosphere run --preset protonorm-cifar10 --on workers:4
         protosphere run --resume latest -c 'rounds=100'
         protosphere run --on superlink:clinics -c settings.toml
     """,
-)(run)
-app.command(
-    "compare",
-    cls=Command,
-    epilog="""
+    compare: """
         protosphere compare --methods fedproto,protonorm,local --seeds 0,1,2
         protosphere compare --preset protonorm-table1 --data cifar10=../cifar10 --seeds 0
         protosphere compare --methods local,protonorm --vary 'protonorm.gamma=1,10,100'
         protosphere compare mine.toml --metric 'classifier last-5'
         protosphere compare --resume latest
     """,
-)(compare)
-app.command(
-    "data",
-    cls=Command,
-    epilog="""
+    data: """
         protosphere data --clients 20 -c 'alpha=0.5'
         protosphere data -c 'dataset="../pacs/*" partition="mixed"' --picture partition.svg
-        protosphere data --preset gfpl-mnist --json
     """,
-)(data)
-app.command(
-    "report",
-    cls=Command,
-    epilog="""
+    report: """
         protosphere report latest
         protosphere report /srv/results/20260101-120000-protonorm-digits-5f0c91aa
     """,
-)(report)
-app.command(
-    "predict",
-    cls=Command,
-    epilog="""
+    predict: """
         protosphere predict --state ~/.protosphere/clients/<run>/0 scan1.png scan2.jpg
-        protosphere predict --state ~/.protosphere/clients/<run>/0 --text 'walks well' --json
+        protosphere predict --state ~/.protosphere/clients/<run>/0 --text 'walks well' --csv answers.csv
     """,
-)(predict)
-app.command(
-    "export",
-    cls=Command,
-    epilog="""
+    export: """
         protosphere export --state ~/.protosphere/clients/<run>/0 --output model.pt2
         protosphere export --state ~/.protosphere/clients/<run>/0 --output model.onnx
     """,
-)(export)
-app.command(
-    "privacy",
-    cls=Command,
-    epilog="""
+    privacy: """
         protosphere privacy
         protosphere privacy --renew
     """,
-)(privacy)
-app.command("runs", cls=Command, epilog="    protosphere runs --results /srv/results")(runs)
-app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
-app.command("models", cls=Command, epilog="    protosphere models")(models)
-app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
-app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
-app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
-app.command("app-hash", cls=Command, epilog="    protosphere app-hash")(app_hash)
+    runs: "    protosphere runs --results /srv/results",
+    methods: "    protosphere methods",
+    models: "    protosphere models",
+    presets: "    protosphere presets",
+    settings: "    protosphere settings",
+    new: "    protosphere new method mymethod.py",
+    app_hash: "    protosphere app-hash",
+}
+for command, examples in EXAMPLES.items():
+    app.command(cls=Command, epilog=examples)(command)
 
 
 def _version(value: bool) -> None:

@@ -64,13 +64,11 @@ class Place:
             nodes of a SuperLink.
         workers: the number of processes for clients.
         name: the SuperLink's connection or the Ray cluster's address; "" for the cluster that this machine belongs to.
-        text: the option as given; "" if it was not.
     """
 
     kind: str = "process"
     workers: int = 1
     name: str = ""
-    text: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -83,9 +81,6 @@ class Place:
 
         Args:
             kinds: the kinds that the command supports.
-
-        Raises:
-            SettingError: the text is none of these.
         """
         kind, colon, name = text.partition(":")
         takes_name = {"workers": bool(name), "superlink": bool(name), "ray": bool(name) == bool(colon)}
@@ -95,8 +90,8 @@ class Place:
         if kind == "workers":
             if not name.isascii() or not name.isdigit() or len(name) > 9 or int(name) < 1:
                 raise SettingError(f"--on is {text!r}, but N is a number of processes, 1 at least.")
-            return cls(kind, int(name), text=text)
-        return cls(kind or "process", name=name, text=text)
+            return cls(kind, int(name))
+        return cls(kind or "process", name=name)
 
 
 def end(sentence: str, code: int = BAD_INPUT) -> NoReturn:

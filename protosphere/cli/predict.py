@@ -1,18 +1,20 @@
 """`protosphere predict`: a trained client's predictions for images, texts and rows of numbers."""
 
-import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
+from protosphere.cli.options import FAILED, Encoder, Rule, State, Trust, end, option
 from protosphere.cli.tables import print_table
-from protosphere.core.errors import SettingError, UserError
+from protosphere.core.errors import UserError
 
 if TYPE_CHECKING:
-    from protosphere.serving.predict import Answer
+    from pandas import DataFrame
+
+MOST_PROBLEMS = 20  # problems that are printed
 
 
 def predict(
@@ -33,10 +35,7 @@ def predict(
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, mps or xpu, also with a number: cuda:0.", metavar="NAME")
     ] = "auto",
-    as_json: Annotated[bool, option("Print one line of JSON per input.", None, "--json")] = False,
-    csv: Annotated[
-        Path | None, option("Write one line per input to this file; for a folder, table or .npz file.", "FILE")
-    ] = None,
+    csv: Annotated[Path | None, option("Write one line per input to this file.", "FILE")] = None,
     label_column: Annotated[str, option("The table's column that holds the classes.", "NAME")] = "",
     trust: Trust = False,
 ) -> None:
@@ -44,59 +43,84 @@ def predict(
 
     It uses the private model in the folder where the client trained it. No training data are needed.
 
-    Labelled inputs are measured: accuracy, accuracy per class, and a confusion matrix. These are a folder whose
-    subfolders are named by class, a table (.csv, .parquet) with a column of classes, or arrays (.npz) with
+    If the classes of the inputs are known, their accuracy is printed, too. They are known of a folder whose
+    subfolders are named by class, a table (.csv, .parquet) with a column of classes, and arrays (.npz) with
     `y`. A table needs the columns of the training data, and arrays need their shape.
 
     Exits 0 if all inputs could be read, 1 if some could not, and 2 if the client or the options cannot be used.
     """
-    from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
-    from protosphere.serving.inputs import is_collection, read_inputs
+    import pandas as pd
+
+    from protosphere.core.files import replacing
+    from protosphere.reports.frames import as_csv
+    from protosphere.serving.inputs import read_inputs
     from protosphere.serving.predict import open_trained
     from protosphere.serving.predict import predict as answers_of
 
-    sources: list[Path | str] = [*(files or []), *(texts or [])]
     try:
         trained = open_trained(state, device, encoder, trust)
         rule_name = trained.find_rule(rule)
-        inputs = read_inputs(trained, sources, label_column)
-        if csv and not (files and len(sources) == 1 and is_collection(files[0])):
-            raise SettingError("--csv goes with one folder of classes, one table or one .npz file, and nothing else.")
+        inputs = read_inputs(trained, [*(files or []), *(texts or [])], label_column)
         answers = list(answers_of(trained, rule_name, inputs))
     except UserError as error:
         end(str(error))
-    tell_unknown(answers)
-    labelled = [(item.label, answer) for item, answer in zip(inputs, answers, strict=True) if item.label is not None]
-    if labelled:
-        measure(trained, rule_name, labelled, as_json, csv)
-        return
-    if csv:
-        write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
-    read = [answer for answer in answers if not answer.problem]
-    if as_json:
-        for answer in read:
-            typer.echo(json.dumps(_as_json(answer, rule_name, trained.class_names)))
-    elif read:
-        typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule_name}")
-        _print_table(read, trained.class_names)
-    tell_problems(answers)
 
-
-def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[str, object]:
-    return {
-        "input": answer.source,
-        "rule": rule,
-        "class": class_names[answer.label],
-        "label": answer.label,
-        "score": answer.score,
-        "confidence": answer.confidence,
-        **({"unknown_categories": list(answer.unknown)} if answer.unknown else {}),
-    }
-
-
-def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> None:
     rows = []
-    for answer in answers:
-        share = "-" if answer.confidence is None else f"{100 * answer.confidence:.1f} %"
-        rows.append((answer.source, class_names[answer.label], share, f"{answer.score:.4g}"))
-    print_table(("input", "class", "confidence", "score"), rows, left=2)
+    for item, answer in zip(inputs, answers, strict=True):
+        row: dict[str, object] = {"input": answer.source}
+        row["label"] = None if item.label is None else trained.class_names[item.label]
+        if not answer.problem:
+            row |= {"prediction": trained.class_names[answer.label], "probability": answer.confidence}
+            row |= {"score": answer.score, "unknown": ", ".join(answer.unknown)}
+        rows.append(row)
+    table = pd.DataFrame(rows, columns=["input", "label", "prediction", "probability", "score", "unknown"])
+    if csv is not None:
+        try:
+            with replacing(csv) as temporary:
+                temporary.write_text(as_csv(table), "utf-8")
+        except OSError as error:
+            end(f"--csv {csv} cannot be written ({error.strerror or error}); name a file of yours.")
+
+    typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule_name}")
+    _print_answers(table.dropna(subset="prediction"))
+    unknown = Counter(name for answer in answers for name in answer.unknown)
+    if unknown:
+        number = sum(bool(answer.unknown) for answer in answers)
+        columns = ", ".join(f"{name} ({count})" for name, count in unknown.items())
+        typer.echo(
+            f"warning: {number} of {len(answers)} rows have a category that no training sample had, which counts as "
+            f"none of those that the model knows: {columns}",
+            err=True,
+        )
+    _end_with_problems([answer.problem for answer in answers if answer.problem])
+
+
+def _print_answers(table: "DataFrame") -> None:
+    """Print the accuracy and scikit-learn's report of labelled inputs, or a line per input without labels."""
+    import pandas as pd
+    from sklearn.metrics import classification_report
+
+    from protosphere.core.text import one_line
+
+    labelled = table.dropna(subset="label")
+    if labelled.empty:
+        lines = []
+        for row in table.itertuples():
+            probability = "-" if pd.isna(row.probability) else f"{100 * row.probability:.1f} %"
+            lines.append((row.input, row.prediction, probability, f"{row.score:.4g}"))
+        print_table(("input", "class", "probability", "score"), lines, left=2)
+        return
+    right = (labelled["label"] == labelled["prediction"]).sum()
+    typer.echo(f"accuracy: {100 * right / len(labelled):.1f} % ({right} of {len(labelled)})")
+    names = labelled[["label", "prediction"]].map(one_line)
+    typer.echo(classification_report(names["label"], names["prediction"], digits=3, zero_division=0))
+
+
+def _end_with_problems(problems: Sequence[str]) -> None:
+    """Print which inputs could not be read, and exit with 1 if there are any."""
+    for problem in problems[:MOST_PROBLEMS]:
+        typer.echo(problem, err=True)
+    if len(problems) > MOST_PROBLEMS:
+        typer.echo(f"... and {len(problems) - MOST_PROBLEMS} more could not be read", err=True)
+    if problems:
+        raise typer.Exit(FAILED)

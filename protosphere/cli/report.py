@@ -11,7 +11,7 @@ from protosphere.core.errors import UserError
 
 STATE = (
     "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>. Prints the metrics that the client withholds "
-    "under `privacy`."
+    "under `privacy`, a line of JSON per round."
 )
 
 
@@ -35,7 +35,10 @@ def report(
     if bool(folder) == bool(state):
         end("give a run's folder, or --state and a client's folder.")
     if state:
-        _print_site_figures(Path(state).expanduser())
+        figures = Path(state).expanduser() / "figures.jsonl"
+        if not figures.exists():
+            end(f"{figures.parent} holds no metrics; clients store them there only under `privacy`.")
+        typer.echo(figures.read_text("utf-8"), nl=False)
         return
     from protosphere.results import load
 
@@ -45,22 +48,3 @@ def report(
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
-
-
-def _print_site_figures(folder: Path) -> None:
-    """Print one line per round: test accuracy by rule, the training samples, and problems."""
-    from protosphere.core.files import read_lines
-
-    file = folder / "figures.jsonl"
-    if (folder / "client.json").is_file() and not file.exists():
-        end(f"{folder} holds no metrics; clients store them there only under `privacy`.")
-    try:
-        for line in read_lines(file):
-            rows = line.get("rows", [0])[0]
-            rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
-            trained = [f"trained on {line['training_rows']} samples"] if "training_rows" in line else []
-            wrong = [f"problem: {line['problem']}"] if line.get("problem") else []
-            # the evaluation is that of the model after the previous round
-            typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        end(f"{file} cannot be read as a client's metrics ({error}).")

@@ -1,55 +1,19 @@
 """`protosphere run`: checks the settings, runs, and reports the result."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, On, Place, Preset, Settings, Trust, end, option
-from protosphere.core.errors import UserError
+from protosphere.core.errors import SettingError, UserError
 from protosphere.core.startup import uncollected
-from protosphere.progress import RunLines
 
 if TYPE_CHECKING:
+    from protosphere.launch.flower import Outcome
     from protosphere.plans.run_config import Plan
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The command's arguments: where clients train, their resources, and what becomes the run's settings."""
-
-    place: Place
-    cpus: int | None
-    gpus: float | None
-    settings: Sequence[str]
-    preset: str
-    resume: str
-    results: str
-    clients: int | None
-    trust: bool
-    verbose: bool
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why a run failed or did not begin.
-
-    Attributes:
-        code: the exit code.
-        folder: the run's folder, if there is one on this machine.
-        plan: the run's plan; None if it was not made.
-        name_elsewhere: the name by which a run on another machine is resumed; "" if it cannot be.
-    """
-
-    code: int
-    reason: str
-    folder: Path | None = None
-    plan: "Plan | None" = None
-    name_elsewhere: str = ""
 
 
 def run(
@@ -74,185 +38,144 @@ def run(
 
     Exits 0 if it completed, 1 if it failed, 2 if it could not start, 128 + n on signal n.
     """
+    from protosphere.launch.processes import Interrupted, interruptible
+    from protosphere.plans.assignments import read_all
+
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
     try:
         place = Place.read(on)
-    except UserError as error:
-        end(str(error))
-    if (cpus_per_client is not None or gpus_per_client is not None) and place.kind not in ("flower", "ray"):
-        end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
-    if what_leaves and (place.kind == "superlink" or resume):
-        end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
-    request = _Request(
-        place, cpus_per_client, gpus_per_client, settings or [], preset, resume, results, clients, trust, verbose
-    )
-    outcome = _run(request, what_leaves, RunLines(typer.echo))
-    if isinstance(outcome, _Failure):
-        end("\n".join([outcome.reason, *_hints(request, outcome)]), outcome.code)
-    if what_leaves:
-        return
-    if outcome is None:
-        typer.echo("completed; the results are on the SuperLink's machine, where `report.html` shows them")
-        return
-    from protosphere.cli.summary import print_summary
-
-    print_summary(outcome)
-
-
-def _run(request: _Request, what_leaves: bool, lines: RunLines) -> Path | _Failure | None:
-    """Plan the run and execute it. Returns its folder, None if that is on another machine, or why it failed."""
-    from protosphere.launch.processes import Interrupted, interruptible
-
-    try:
+        if (cpus_per_client is not None or gpus_per_client is not None) and place.kind not in ("flower", "ray"):
+            end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
+        if what_leaves and (place.kind == "superlink" or resume):
+            end("--what-leaves is for new simulations; what real clients have disclosed is in the run's roster.json.")
         # a terminal alone shows it, until the first line
         with interruptible(), Console(stderr=True).status("reading settings and data"):
-            plan = _plan(request)
+            # report errors in settings before torch is loaded, which takes seconds
+            assignments = read_all(settings or [])
+            with uncollected():
+                from protosphere.launch.ray_cluster import count_tasks, nodes_at
+                from protosphere.plans.preflight import check_resources, disclosures
+                from protosphere.plans.run_config import plan
+            resources = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
+            if place.kind == "ray":
+                count_tasks(nodes_at(place.name), *resources)
+            run_plan = plan(
+                preset=preset,
+                resume=resume,
+                results=results,
+                clients=clients,
+                trust=trust,
+                remote=place.kind == "superlink",
+                here=place.kind not in ("superlink", "ray"),
+                more=assignments,
+            )
+            if place.kind == "flower":
+                check_resources(*resources)
         if what_leaves:
-            _list_disclosures(plan)
-            return None
+            typer.echo("the server would learn about each client:")
+            for item in disclosures(run_plan.run_config, run_plan.clients):
+                typer.echo(f"  - {item}")
+            return
     except Interrupted as interruption:
-        reason = f"stopped by {interruption.name} before anything was started."
-        return _Failure(KILLED + interruption.number, reason)
+        end(f"stopped by {interruption.name} before anything was started.", KILLED + interruption.number)
     except UserError as error:
-        return _Failure(BAD_INPUT, str(error))
-    if request.place.is_here:
-        return _run_here(request, plan, lines)
-    for note in plan.notes:
-        lines.line(note)
-    return _run_flower(request, plan, lines)
+        end(str(error))
+
+    outcome = _run_here(run_plan, place) if place.is_here else _run_flower(run_plan, place, *resources, verbose)
+    folder = outcome.folder
+    if outcome.ok and folder is None:
+        typer.echo("completed; the results are on the SuperLink's machine, where `report.html` shows them")
+    elif outcome.ok and folder is not None:
+        from protosphere.cli.summary import print_summary
+
+        print_summary(folder)
+    else:
+        options = ["--on", on] if on else []
+        if cpus_per_client is not None:
+            options += ["--cpus-per-client", str(cpus_per_client)]
+        if gpus_per_client is not None:
+            options += ["--gpus-per-client", str(gpus_per_client)]
+        options += ["--trust"] * trust + ["--verbose"] * verbose
+        if folder is None and place.kind == "superlink":
+            # on the other machine a resumed run is known by the name in `--resume`
+            name = resume or outcome.flower_run
+            # its settings are there, and are given again
+            options += ["-c", _as_assignments(run_plan)]
+        else:
+            name = str(folder) if folder is not None and (folder / "checkpoint.safetensors").exists() else ""
+            # a run's folder has the settings with which it began
+            options += [word for text in (settings or []) if resume for word in ("-c", text)]
+        resume_command = ["protosphere", "run", *options, "--resume", name] if name else []
+        code = FAILED if place.is_here or outcome.flower_run else BAD_INPUT
+        _end_failed(outcome, resume_command, KILLED + outcome.signal if outcome.signal else code)
 
 
-def _plan(request: _Request) -> "Plan":
-    from protosphere.plans.assignments import read_all
-
-    # report errors in settings before torch is loaded, which takes seconds
-    assignments = read_all(request.settings)
-    with uncollected():
-        from protosphere.launch.ray_cluster import count_tasks, nodes_at
-        from protosphere.plans.preflight import check_resources
-        from protosphere.plans.run_config import plan
-
-    kind = request.place.kind
-    resources = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
-    if kind == "ray":
-        count_tasks(nodes_at(request.place.name), *resources)
-    run_plan = plan(
-        preset=request.preset,
-        resume=request.resume,
-        results=request.results,
-        clients=request.clients,
-        trust=request.trust,
-        remote=kind == "superlink",
-        here=kind not in ("superlink", "ray"),
-        more=assignments,
-    )
-    if kind == "flower":
-        check_resources(*resources)
-    return run_plan
-
-
-def _list_disclosures(plan: "Plan") -> None:
-    from protosphere.plans.preflight import disclosures
-
-    items = disclosures(plan.run_config, plan.clients)
-    typer.echo("the server would learn about each client:")
-    for item in items:
-        typer.echo(f"  - {item}")
-
-
-def _run_here(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failure:
-    from protosphere.core.errors import SettingError
-    from protosphere.launch.flower import describe_stop
+def _run_here(run_plan: "Plan", place: Place) -> "Outcome":
+    from protosphere.launch.flower import Outcome, describe_stop
     from protosphere.launch.processes import Interrupted, interruptible
-    from protosphere.running import carry_out
+    from protosphere.running import carry_out, existing
     from protosphere.server_app.status import USER_ERRORS
 
+    folders: list[Path] = []
     try:
         with interruptible():
-            return carry_out(plan, lines, workers=request.place.workers)
+            return Outcome(True, carry_out(run_plan, typer.echo, folders, workers=place.workers))
     except Interrupted as interruption:
-        reason, code = describe_stop(interruption.name, lines.folder), KILLED + interruption.number
+        folder = next(iter(existing(folders)), None)
+        return Outcome(False, folder, describe_stop(interruption.name, folder), signal=interruption.number)
     except USER_ERRORS as error:
-        is_refused = isinstance(error, SettingError) and lines.folder is None
-        reason, code = str(error), BAD_INPUT if is_refused else FAILED
-    return _Failure(code, reason, lines.folder, plan)
+        folder = next(iter(existing(folders)), None)
+        if isinstance(error, SettingError) and folder is None:
+            end(str(error))
+        return Outcome(False, folder, str(error))
 
 
-def _run_flower(request: _Request, plan: "Plan", lines: RunLines) -> Path | _Failure | None:
+def _run_flower(run_plan: "Plan", place: Place, cpus: int, gpus: float, verbose: bool) -> "Outcome":
     from protosphere.launch.flower import launch
     from protosphere.launch.ray_cluster import cluster_address
 
-    place = request.place
-    cpus, gpus = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
+    for note in run_plan.notes:
+        typer.echo(note)
     if place.kind == "superlink":
-        number = f"{plan.clients} clients" if plan.clients else "as many clients as its nodes report"
-        lines.line(f"running on the nodes of the SuperLink `{place.name}`: {number}")
+        number = f"{run_plan.clients} clients" if run_plan.clients else "as many clients as its nodes report"
+        typer.echo(f"running on the nodes of the SuperLink `{place.name}`: {number}")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
         cluster = ", on the nodes of a Ray cluster" if place.kind == "ray" else ""
-        lines.line(f"starting Flower's simulation: {plan.clients} clients, {share} each{cluster}")
-    outcome = launch(
-        plan.run_config,
-        clients=plan.clients,
+        typer.echo(f"starting Flower's simulation: {run_plan.clients} clients, {share} each{cluster}")
+    return launch(
+        run_plan.run_config,
+        clients=run_plan.clients,
         cpus_per_client=cpus,
         gpus_per_client=gpus,
-        show=lines.line,
-        verbose=request.verbose,
+        show=typer.echo,
+        verbose=verbose,
         connection=place.name if place.kind == "superlink" else "",
         ray=cluster_address(place.name) if place.kind == "ray" else "",
-        opened=lines.opened,
     )
-    if outcome.ok:
-        return outcome.folder
-    code = FAILED if outcome.flower_run else BAD_INPUT
-    if outcome.signal:
-        code = KILLED + outcome.signal
-    name = ""
-    if outcome.folder is None and place.kind == "superlink":
-        # a resumed run on another machine is known there by the name in `--resume`
-        name = request.resume or outcome.flower_run
-    return _Failure(code, outcome.message, outcome.folder, plan, name)
 
 
-def _hints(request: _Request, failure: _Failure) -> list[str]:
-    """The location of the report, the command that continues the run, and its log."""
-    folder, plan, name = failure.folder, failure.plan, failure.name_elsewhere
-    lines = []
-    if folder is not None and (folder / "report.html").exists():
-        lines.append(f"report: {folder / 'report.html'}")
-    if folder is not None and (folder / "checkpoint.safetensors").exists():
-        name = str(folder)
-    if name and plan is not None:
-        changed = _not_saved(plan, folder or Path(request.resume))
-        options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
-        command = ["protosphere", "run"]
-        for option_name, value in (options | {"-c": changed}).items():
-            command += [option_name, str(value)] if value else []
-        command += ["--trust"] * request.trust + ["--verbose"] * request.verbose
-        lines.append(f"resume: {shlex.join([*command, '--resume', name])}")
-    return [*lines, f"log: {folder / 'run.log'}"] if folder is not None else lines
-
-
-def _not_saved(plan: "Plan", folder: Path) -> str:
-    """Settings that the run's folder does not have, in the form of `-c`: those changed by a resume or, if the folder is
-    not on this machine, all that differ from the defaults."""
+def _as_assignments(run_plan: "Plan") -> str:
+    """The plan's settings that differ from the defaults, in the form of `-c`."""
     from protosphere.launch.flower import toml_value
-    from protosphere.record.folder import RunFolder
-    from protosphere.strategies import as_of_today, known_settings
+    from protosphere.strategies import known_settings
 
-    is_here = (folder / "settings.json").exists()
-    try:
-        saved = known_settings(str(plan.run_config["strategy"]))
-        if is_here:
-            saved = as_of_today(RunFolder(folder).settings())
-    except UserError:
-        # a resume reports a damaged folder
-        return ""
-    # a folder is given by its absolute path
-    named = {"resume", "results-dir"} if is_here else {"resume"}
+    defaults = known_settings(str(run_plan.run_config["strategy"]))
     assignments = []
-    for name, value in plan.run_config.items():
-        if name not in named and saved.get(name) != value:
+    for name, value in run_plan.run_config.items():
+        if name != "resume" and defaults.get(name) != value:
             assignments.append(f"{name}={toml_value(value)}")
     return " ".join(assignments)
+
+
+def _end_failed(outcome: "Outcome", resume_command: list[str], code: int) -> NoReturn:
+    """Print the reason, the report, the command that continues the run, and the log; and exit."""
+    folder, lines = outcome.folder, [outcome.message]
+    if folder is not None and (folder / "report.html").exists():
+        lines.append(f"report: {folder / 'report.html'}")
+    if resume_command:
+        lines.append(f"resume: {shlex.join(resume_command)}")
+    if folder is not None:
+        lines.append(f"log: {folder / 'run.log'}")
+    end("\n".join(lines), code)

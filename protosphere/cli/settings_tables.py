@@ -1,4 +1,4 @@
-"""`make settings`: writes the defaults in pyproject.toml and the tables of docs/settings.md from the code.
+"""`make settings`: writes the defaults in pyproject.toml and the tables of docs/settings.md and docs/methods.md.
 
 A default and its description are defined once, in the class of the settings. In pyproject.toml, whole tables are
 replaced; in the page, each row is replaced in place.
@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from protosphere.core.settings import Settings
+from protosphere.core.text import GREEK
 from protosphere.strategies import METHODS, load_method
+from protosphere.strategies.registry import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
+FAMILIES_HEAD = "| family | methods | what is exchanged |"
+METHODS_HEAD = "| method | source | what goes up | what comes down | extra work | predicts by |"
 TABLE = "tool.flwr.app.config"
 AFTER_TABLES = "\n[tool.ruff]\n"  # start of a table in pyproject.toml
 # a row of the page starts with the setting's name
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 BY_TYPE = ("true, false", "text")  # the type that the default shows already
-GREEK = {"beta": "β", "gamma": "γ", "lambda": "λ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "omega": "ω"}
-GREEK |= {"Sigma": "Σ", "Psi": "Ψ"}
 # a symbol, not a setting's name
-GREEK_NAME = re.compile(rf"(?<![`.\w-])(?:{'|'.join(GREEK)})(?![\w`-]*[a-z]{{2}}|`)")
+GREEK_NAME = re.compile(rf"(?<![`.\w-])(?:{'|'.join(GREEK.values())})(?![\w`-]*[a-z]{{2}}|`)")
 HUGE = 2**31  # a limit without practical effect is not shown
 
 
@@ -71,6 +74,11 @@ def all_settings() -> dict[str, list[Setting]]:
     return settings_by_prefix
 
 
+def without_markup(text: str) -> str:
+    """Text without Markdown's links and code, because a terminal shows neither."""
+    return LINK.sub(r"\1", text).replace("`", "")
+
+
 def _unwrap(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """A type, and the metadata of its `Annotated`."""
     return (get_args(kind)[0], kind.__metadata__) if hasattr(kind, "__metadata__") else (kind, ())
@@ -99,7 +107,8 @@ def _meaning(documented: str, name: str) -> str:
     """The description of one attribute, with Greek names as letters."""
     match = re.search(rf"^\s*(?:\w+, )*{name}(?:, \w+)*: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
     text = " ".join(match[1].split()) if match else ""
-    text = GREEK_NAME.sub(lambda found: GREEK[found[0]], text)
+    letters = {name: letter for letter, name in GREEK.items()}
+    text = GREEK_NAME.sub(lambda found: letters[found[0]], text)
     # lower case for the first letter, except for a symbol: C, T_s
     first = text[:1].lower() if text[1:2].islower() else text[:1]
     return first + text[1:].rstrip(".")
@@ -127,10 +136,43 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     return "\n".join(lines)
 
 
+def families_table() -> str:
+    """One row per family: its methods, and what is exchanged."""
+    rows = [FAMILIES_HEAD, "|---|---|---|"]
+    for family, exchanged in FAMILIES.items():
+        names = ", ".join(f"`{name}`" for name, entry in METHODS.items() if entry.family == family)
+        rows.append(f"| {family} | {names} | {exchanged} |")
+    return "\n".join(rows) + "\n"
+
+
+def methods_table() -> str:
+    """One row per method, family by family."""
+    rows = [METHODS_HEAD, "|---" * 6 + "|"]
+    for family in FAMILIES:
+        for name, entry in METHODS.items():
+            if entry.family != family:
+                continue
+            rule = f"`{load_method(name).inference}`"
+            cells = (f"`{name}`", entry.source, entry.up, entry.down, entry.cost or "-", rule)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_table(page: str, table: str) -> str:
+    """Replace a page's table that has the same header as this one."""
+    head = re.escape(table.partition("\n")[0])
+    return re.sub(rf"^{head}\n(?:\|.*\n)*", lambda _: table, page, count=1, flags=re.MULTILINE)
+
+
+def with_methods(text: str, settings: Mapping[str, list[Setting]]) -> str:
+    """methods.md with its two tables replaced."""
+    return with_table(with_table(text, families_table()), methods_table())
+
+
 def main() -> None:
     """Rewrite the files that differ."""
     settings = all_settings()
-    for name, change in (("pyproject.toml", with_defaults), (PAGE, with_rows)):
+    for name, change in CHANGES.items():
         path = ROOT / name
         before = path.read_text("utf-8")
         after = change(before, settings)
@@ -138,6 +180,8 @@ def main() -> None:
             path.write_text(after, "utf-8")
             print(f"{name} is brought up to date")
 
+
+CHANGES = {"pyproject.toml": with_defaults, PAGE: with_rows, "docs/methods.md": with_methods}
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,7 @@
 """Prints a run's summary.json as a small table."""
 
-import json
-import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +14,29 @@ from protosphere.core.text import counted, readable_size
 from protosphere.record.folder import RunFolder
 from protosphere.record.summary import doubts, primary_figure
 
+MOST_FAILURES = 10  # clients whose failures are printed
+
 
 def print_summary(folder: Path) -> None:
-    """Print accuracies by inference rule, warnings, bytes, seconds, the folder, and what to do next."""
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    """Print accuracies by inference rule, warnings, bytes, seconds, the report, and what to do next."""
+    summary = RunFolder(folder).summary()
     if summary["rules"]:
         name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
         typer.echo(f"{name} on {data}, {clients} clients, {counted(summary['rounds'], 'round')}: test accuracy in %")
         print_table(("inference rule", "all clients", "worst client", "round"), _rows(summary))
-    for line in _lines(summary, _names(folder)):
+    names = NAMELESS
+    # a summary can be printed without them
+    with suppress(SettingError):
+        names = client_names(RunFolder(folder).roster())
+    for line in _lines(summary, names):
         typer.echo(line)
     if (folder / "report.html").exists():
         typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
     if summary["rules"] and summary["strategy"] not in ("local", "frame"):
-        typer.echo(f"next: {_comparison(summary, folder)} shows what the exchange adds")
-
-
-def _names(folder: Path) -> Mapping[int, str]:
-    """The names of the run's clients; a summary can be printed without them."""
-    try:
-        return client_names(RunFolder(folder).roster())
-    except SettingError:
-        return NAMELESS
-
-
-def _comparison(summary: Mapping[str, Any], folder: Path) -> str:
-    """The command that compares the run's method with methods without an exchange, on the same clients."""
-    from protosphere.core.settings import MAY_DIFFER_ON_RESUME
-    from protosphere.launch.flower import toml_value
-    from protosphere.strategies import METHODS, default_encoder, known_settings, load_method
-
-    strategy = summary["strategy"]
-    defaults = known_settings(strategy)
-    settings = {"dataset": summary["dataset"]}
-    # where it ran, its seed and its rule do not matter for the comparison
-    left_out = MAY_DIFFER_ON_RESUME - {"rounds"} | {"strategy", "seed", "inference"}
-    for name, value in RunFolder(folder).settings().items():
-        if name not in left_out and defaults.get(name) != value:
-            settings[name] = value
-    settings["clients"] = summary["clients"]
-    # the control needs the same public encoder
-    if "encoder" not in settings and strategy in METHODS and (encoder := default_encoder(load_method(strategy))):
-        settings["encoder"] = encoder
-    assignments = " ".join(f"{name}={toml_value(value)}" for name, value in settings.items())
-    return f"`protosphere compare --methods local,frame,{strategy} -c {shlex.quote(assignments)}`"
+        command = f"protosphere compare --methods local,frame,{summary['strategy']}"
+        typer.echo(f"next: `{command}` with the settings of this run (-c) shows what the exchange adds")
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
@@ -113,17 +89,18 @@ def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:
+def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     """Lines on the clients that failed most often."""
     failures = sorted(summary.get("failures", {}).items(), key=lambda entry: -entry[1]["rounds"])
-    # the evaluation at the end of a run counts as one more round
+    # the evaluation of the untrained models counts as one more round
     rounds = summary["rounds"] + 1
-    lines = [
-        f"{client_word(partition, names)} failed in {failed['rounds']} of {rounds} rounds, the last time in round "
-        f"{failed['last_round']}: {failed['last']}"
-        for partition, failed in failures[:most]
-    ]
-    more = len(failures) - most
+    lines = []
+    for partition, failed in failures[:MOST_FAILURES]:
+        lines.append(
+            f"{client_word(partition, names)} failed in {failed['rounds']} of {rounds} rounds, the last time in round "
+            f"{failed['last_round']}: {failed['last']}"
+        )
+    more = len(failures) - MOST_FAILURES
     return [*lines, f"{more} more clients failed in some rounds; metrics.jsonl lists them"] if more > 0 else lines
 
 

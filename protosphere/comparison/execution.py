@@ -1,7 +1,6 @@
 """Runs the trials of a comparison, several at a time, each in a process of this machine or as a task of a Ray
 cluster."""
 
-import json
 import multiprocessing
 import os
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.trials import Trial, not_default
+from protosphere.comparison.trials import Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.home import discard_stores
 from protosphere.core.text import duration, one_line
@@ -26,13 +25,10 @@ from protosphere.launch.ray_cluster import Node, count_tasks, join
 from protosphere.server_app.status import USER_ERRORS
 
 OUTPUT = "output.log"
-SETTINGS = "settings.toml"
 GPUS = "CUDA_VISIBLE_DEVICES"
 LOOK = 0.2  # seconds between two looks at the trials in flight
 PATIENCE = 30.0  # seconds that trials in flight have to end
 LONGEST_REASON = 2000  # characters, which a pipe holds until it is read
-# settings that a run would otherwise choose by its data
-FITTED = ("clients", "partition", "models")
 
 
 @dataclass(frozen=True)
@@ -288,7 +284,8 @@ def run_trials(
                 for place in range(executor.jobs):
                     if waiting and place not in in_flight:
                         trial = waiting.pop(0)
-                        prepare(folder, trial)
+                        folder.discard(trial)
+                        folder.of(trial).mkdir(parents=True)
                         settings = {**trial.settings, "report": reports}
                         order = Order(settings, str(folder.of(trial)), workers, keep_models)
                         in_flight[place] = (trial, time.monotonic(), executor.start(order, place))
@@ -315,13 +312,3 @@ def run_trials(
                 if folder.run_of(trial) is None:
                     folder.discard(trial)
     return ended
-
-
-def prepare(folder: ComparisonFolder, trial: Trial) -> None:
-    """Empty the trial's folder and write its settings.toml, which `protosphere run -c` reads."""
-    folder.discard(trial)
-    folder.of(trial).mkdir(parents=True)
-    settings = not_default(trial.settings) | {name: trial.settings[name] for name in FITTED}
-    # JSON writes strings, numbers and booleans as TOML reads them
-    lines = [f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in settings.items()]
-    (folder.of(trial) / SETTINGS).write_text("".join(lines), "utf-8")

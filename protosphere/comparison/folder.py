@@ -42,9 +42,6 @@ class ComparisonFolder:
 
         Args:
             jobs: the number of trials at a time, for a resume that gives no other.
-
-        Raises:
-            SettingError: the results folder cannot be written, or is itself a comparison.
         """
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
@@ -71,11 +68,7 @@ class ComparisonFolder:
 
     @classmethod
     def find(cls, name: str, results: str = "") -> "ComparisonFolder":
-        """The folder that `--resume` names: a path, a name in the results folder, or `latest`.
-
-        Raises:
-            SettingError: there is none.
-        """
+        """The folder that `--resume` names: a path, a name in the results folder, or `latest`."""
         root = results_root(results)
         if name == "latest":
             files = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
@@ -93,9 +86,6 @@ class ComparisonFolder:
 
         Args:
             trust: whether code that lies in the folder may be run.
-
-        Raises:
-            SettingError: the file is damaged, was written by another version, or names code that may not run.
         """
         try:
             content = self._content()
@@ -135,11 +125,7 @@ class ComparisonFolder:
         return jobs if isinstance(jobs, int) else None
 
     def hold(self) -> AbstractContextManager[None]:
-        """Lock the folder while trials run in it.
-
-        Raises:
-            SettingError: another process has the lock.
-        """
+        """Lock the folder while trials run in it."""
         return folder_lock(self.path, "a comparison")
 
     def of(self, trial: Trial) -> Path:
@@ -147,11 +133,7 @@ class ComparisonFolder:
         return self.path / TRIALS / trial.name
 
     def run_of(self, trial: Trial) -> Path | None:
-        """The folder of the trial's finished run; None while it has none.
-
-        Raises:
-            SettingError: a finished run with other settings lies there.
-        """
+        """The folder of the trial's finished run; None while it has none. A run with other settings is refused."""
         for file in sorted(self.of(trial).glob("*/summary.json")):
             try:
                 run = RunFolder(file.parent)
@@ -171,11 +153,7 @@ class ComparisonFolder:
         return None
 
     def discard(self, trial: Trial) -> None:
-        """Delete what an unfinished trial left, also its clients' models.
-
-        Raises:
-            SettingError: the folder of the trials is a link.
-        """
+        """Delete what an unfinished trial left, also its clients' models."""
         refuse_link(self.path / TRIALS)
         self.discard_models(trial)
         shutil.rmtree(self.of(trial), ignore_errors=True)

@@ -28,8 +28,8 @@ CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 VALIDATION = "validation"  # column: the accuracy by which variants are chosen
 TEST_SAMPLES = "test_samples"
 # columns that table.csv leaves out: values exchanged per round (None unless sent as float32), the common second model,
-# all evaluations under the first metric's rule, the run's own headline, what its figures lack, the public encoder
-BESIDE = ["values", "companion", "curve", "headline", "doubts", "encoder"]
+# all evaluations under the first metric's rule, what its figures lack, the public encoder
+BESIDE = ["values", "companion", "curve", "doubts", "encoder"]
 # columns of `means_of` -> columns of the frame
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 
@@ -96,7 +96,6 @@ def collect_run(run: Path, spec: ComparisonSpec) -> dict[str, Any]:
     figures |= {name: summary["floor"][name] for name in FLOORS}
     return figures | {
         "rule": rule,
-        "headline": value_of(summary, Metric()),
         VALIDATION: validation_of(lines, metric, rule),
         TEST_SAMPLES: summary["headline"].get("rows"),
         **_every_figure(summary),
@@ -124,17 +123,13 @@ def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
 def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
     """The value of a metric in a run's summary."""
     headline = summary["headline"]
-    values: Mapping[str, float | None]
-    if metric.rule == ENSEMBLE:
-        values, name = summary.get("ensemble", {}), metric.figure
-    elif metric.of_domain:
-        values, name = summary.get(DOMAIN_KEYS[metric.rule], {}).get(metric.figure, {}), headline["rule"]
-    elif metric.figure == MACRO:
-        values, name = summary.get("classes", {}).get("macro", {}), "accuracy"
-    else:
-        values = summary["rules"].get(metric.rule or headline["rule"], {})
-        name = headline["figure"] if metric.figure == "headline" else metric.figure
-    return values.get(name)
+    name = str(metric)
+    if metric.figure == MACRO:
+        name = f"{MACRO} accuracy"
+    elif not metric.of_domain and metric.rule != ENSEMBLE:
+        figure = headline["figure"] if metric.figure == "headline" else metric.figure
+        name = f"{metric.rule or headline['rule']} {figure}"
+    return _every_figure(summary).get(name)
 
 
 def _by_round(
@@ -340,15 +335,6 @@ def control_of(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str
     controls = runs[(runs["strategy"] == "local") & runs["encoder"].isin(encoders)]
     labels = controls["method"].unique().tolist()
     return spec.control_label if spec.control_label in labels else next(iter(labels), "")
-
-
-def lacks_controls(spec: ComparisonSpec, trials: pd.DataFrame) -> bool:
-    """Whether a method has a rule of `CONTROLS`, but no run of `local` its counterpart."""
-    # `RULE figure`; a column of the frame is called `encoder`, too
-    columns = [name for name in trials if " " in name and name.partition(" ")[0] in CONTROLS]
-    measured = trials[(trials["strategy"] != "local") & trials[columns].notna().any(axis=1)]
-    gains = gains_of_exchange(spec, trials)
-    return bool({*zip(measured["row"], measured["method"], strict=True)} - {*zip(gains.row, gains.method, strict=True)})
 
 
 # --- files -------------------------------------------------------------------------------------------------------

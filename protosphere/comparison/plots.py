@@ -1,7 +1,6 @@
 """A comparison's plots: accuracy over rounds and bytes, accuracy by the values of varied settings, and differences from
-the baseline."""
+the baseline. A plot without finished trials raises NothingToPlotError."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,12 +19,11 @@ from protosphere.reports.canvas import COLOURS, DASHED, MARKERS, SOFT, NothingTo
 from protosphere.reports.plots import limits_of, majority_label
 
 STYLES = ("-", "--", ":")
-COLUMNS = {"rounds": ["round"], "bytes": ["payload", "wire"]}
+COLUMNS = {"rounds": "round", "bytes": "payload"}
 CAPTIONS = {
     "rounds": "Over rounds: mean accuracy over clients. Band: standard deviation over seeds.",
-    "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
-    "Right: whole messages, which even a method without an exchange sends. Such a method is at 0 on the left; a "
-    "dotted line continues its final accuracy.",
+    "bytes": "Over the payload of training so far, both directions: the values that methods exchange. A method without "
+    "an exchange is at 0; a dotted line continues its final accuracy.",
 }
 
 
@@ -82,9 +80,6 @@ def over(spec: ComparisonSpec, trials: pd.DataFrame, row: str, kind: str, name: 
 
     Args:
         kind: a key of `CAPTIONS`. name: name of the plot's files.
-
-    Raises:
-        NothingToPlotError: no trial of the row is finished.
     """
     curve_by_method = {}
     for method in spec.methods:
@@ -99,18 +94,16 @@ def over(spec: ComparisonSpec, trials: pd.DataFrame, row: str, kind: str, name: 
     majority = None
     if metric.rule != ENSEMBLE and not metric.of_domain:
         majority = floor(trials, row, metric.floor or MAJORITY)
-    columns = COLUMNS[kind]
-    with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
-        for place, column in enumerate(columns, 1):
-            axes = plot.add_subplot(1, len(columns), place)
-            lines = draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
+        lines = draw_curves(axes, curve_by_method, COLUMNS[kind], 100 * majority.mean if majority else None)
         _draw_legend(plot, lines)
     numbers = pd.concat(curve.assign(method=method) for method, curve in curve_by_method.items())
     numbers = numbers.assign(**{"mean (%)": 100 * numbers["mean"], "std (%)": 100 * numbers["std"]})
-    extra = ["payload", "wire"] if kind == "bytes" else []
-    numbers = numbers[["method", "round", "mean (%)", "std (%)", *extra]]
     numbers = numbers.rename(columns={"payload": "payload (bytes)", "wire": "wire (bytes)"})
-    return plot.describe(name, CAPTIONS[kind], numbers, len(columns) > 1, f"Accuracy over {kind}")
+    columns = ["method", "round", "mean (%)", "std (%)"]
+    columns += ["payload (bytes)", "wire (bytes)"] if kind == "bytes" else []
+    return plot.describe(name, CAPTIONS[kind], numbers[columns], title=f"Accuracy over {kind}")
 
 
 def draw_curves(
@@ -121,10 +114,9 @@ def draw_curves(
     Returns:
         The lines by their labels.
     """
-    is_bytes = column in COLUMNS["bytes"]
-    largest = max(curve[column].max() for curve in curve_by_method.values())
-    scale, unit = (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
-    scale = scale if is_bytes else 1.0
+    is_bytes = column == COLUMNS["bytes"]
+    # in MB
+    scale = 1e6 if is_bytes else 1.0
     lines: dict[str, Any] = {}
     heights: list[float] = []
     for number, (method, curve) in enumerate(curve_by_method.items()):
@@ -137,30 +129,21 @@ def draw_curves(
         if std.any():
             axes.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
         heights += [*low, *high]
-        if column == "payload" and not across.any():
+        if is_bytes and not across.any():
             axes.axhline(means.iloc[-1], color=colour, linewidth=1.2, linestyle=":")
-    label = f"{column} so far, {unit}" if is_bytes else column
-    axes.set(xlabel=label, ylabel="test accuracy, %", ylim=limits_of(heights))
+    axes.set(xlabel="payload so far, MB" if is_bytes else column, ylabel="test accuracy, %", ylim=limits_of(heights))
     if majority is not None:
         label = majority_label(majority, axes)
         lines[label] = axes.axhline(majority, color=SOFT, linewidth=1, linestyle=(0, (1, 2)))
-    if is_bytes:
-        sizes = [size / scale for curve in curve_by_method.values() for size in curve[column]]
-        _scale_bytes(axes, sorted(size for size in sizes if size > 0))
-    else:
+    if not is_bytes:
         axes.locator_params(axis="x", integer=True)
-    return lines
-
-
-def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
-    """Scale an axis of bytes with a place for 0, by orders of magnitude if there are several."""
-    if not sizes:
-        axes.set(xlim=(-0.05, 1), xticks=[0])
-    elif sizes[-1] > 10 * sizes[0]:
-        least = 10 ** math.floor(math.log10(sizes[0]))
-        axes.set_xscale("symlog", linthresh=least, linscale=0.5)
-        axes.set_xlim(-0.1 * least, 1.2 * sizes[-1])
+        return lines
+    # by orders of magnitude, with a place for 0
+    sizes = pd.concat(curve[column] for curve in curve_by_method.values()) / scale
+    if sizes.any():
+        axes.set_xscale("symlog", linthresh=sizes[sizes > 0].min())
         plain_numbers(axes.xaxis)
+    return lines
 
 
 # --- by the values of a setting ---------------------------------------------------------------------------------
@@ -181,19 +164,13 @@ def _means_by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, settin
 
 
 def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
-    """Accuracy by the values of a setting, a curve for each method.
-
-    Raises:
-        NothingToPlotError: no trial of a variant is finished.
-    """
+    """Accuracy by the values of a setting, a curve for each method."""
     numbers = _means_by_value(spec, trials, row, [setting]).astype({setting: object})
     variants = numbers[numbers[setting].map(lambda value: value != "")]
     if variants.empty:
         raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
-    values = _values(spec, setting)
-    is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    # strings stand side by side
-    places = {value: float(value) if is_numeric else float(place) for place, value in enumerate(values)}
+    # side by side, whatever their type
+    places = {value: place for place, value in enumerate(_values(spec, setting))}
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         lines: dict[str, Any] = {}
@@ -203,21 +180,12 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
                 mean = points["mean (%)"].iloc[0]
                 lines[method] = axes.axhline(mean, color=colour, linewidth=1.4, linestyle="--")
                 continue
-            points = points.assign(place=points[setting].map(places)).sort_values("place")
             means, stds = points["mean (%)"], points["std (%)"].fillna(0.0)
             # no accuracy is below 0 or above 100 %
             bars = [stds.clip(upper=means), stds.clip(upper=100 - means)] if stds.any() else None
             look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
-            look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
-            lines[method] = axes.errorbar(points["place"], means, bars, **look)
-        least, most = min(places.values()), max(places.values())
-        if is_numeric and least > 0 and most > 10 * least:
-            axes.set_xscale("log")
-            plain_numbers(axes.xaxis)
-        elif not is_numeric:
-            axes.set_xlim(least - 0.4, most + 0.4)
-        axes.set_xticks(list(places.values()), [str(value) for value in values])
-        axes.minorticks_off()
+            lines[method] = axes.errorbar(points[setting].map(places), means, bars, capsize=3, elinewidth=1.1, **look)
+        axes.set_xticks(list(places.values()), [str(value) for value in places])
         axes.set(xlabel=setting, ylabel=f"test accuracy, % ({spec.metrics[0]})")
         _draw_legend(plot, lines)
     over_seeds = "of one seed"
@@ -231,11 +199,7 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
 
 
 def heat_map(spec: ComparisonSpec, trials: pd.DataFrame, row: str, method: str, name: str) -> Plot:
-    """A method's mean accuracy by the values of two settings.
-
-    Raises:
-        NothingToPlotError: none of its trials is finished.
-    """
+    """A method's mean accuracy by the values of two settings."""
     across, down = next(entry.varied for entry in spec.methods if entry.varied_of == method)
     numbers = _means_by_value(spec, trials, row, [across, down])
     numbers = numbers[numbers["method"] == method][[down, across, "mean (%)"]]
@@ -267,11 +231,7 @@ def _values(spec: ComparisonSpec, setting: str) -> list[Any]:
 
 
 def differences(spec: ComparisonSpec, trials: pd.DataFrame, row: str, name: str) -> Plot:
-    """A forest plot: each method's difference to the baseline by the first metric, with its interval.
-
-    Raises:
-        NothingToPlotError: there is no interval, as of one seed.
-    """
+    """A forest plot: each method's difference to the baseline by the first metric, with its interval."""
     metric = str(spec.metrics[0])
     lines = numbers_of.differences(spec, trials).dropna(subset="low")
     lines = lines[(lines["row"] == row) & (lines["metric"] == metric)]

@@ -19,12 +19,7 @@ FILE = "sources.json"
 
 
 def refuse_changed(folder: Path, trials: Sequence[Trial], finished: Sequence[Trial]) -> None:
-    """Write the digests of what trials read into a comparison's folder.
-
-    Raises:
-        SettingError: what a finished trial has read has changed since, or the file of digests is damaged.
-        OSError: the file cannot be written.
-    """
+    """Store the digests of what trials read; refuse to go on if what finished trials have read has changed."""
     file = folder / FILE
     digests: dict[str, str] = {}
     for source, digest in sorted(_list_sources(trials).items()):

@@ -1,5 +1,5 @@
 """A comparison: methods, data sets, partitions, seeds and metrics, read from a TOML file and narrowed by the command
-line."""
+line. A mistake is a SettingError of one sentence."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from protosphere.core import plugins
@@ -29,7 +29,6 @@ from protosphere.plans.run_config import preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
 from protosphere.record.summary import MAJORITY_UNWEIGHTED
-from protosphere.reports.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
@@ -62,9 +61,23 @@ GONE = {
 }
 # settings that do not change what a run computes
 INDIFFERENT = MAY_DIFFER_ON_RESUME - ENDS
-# settings that the label of a partition may name
-OF_A_PARTITION = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
+# keys of a comparison's file, and of its [[paper]]
+KEYS = (
+    "methods",
+    "datasets",
+    "partitions",
+    "seeds",
+    "metric",
+    "baseline",
+    "title",
+    "note",
+    "settings",
+    "vary",
+    "paper",
+)
+PAPER_KEYS = ("dataset", "partition", "metric", "accuracy")
 Checked = TypeVar("Checked")
+Container = TypeVar("Container", list[Any], dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -217,57 +230,13 @@ class ComparisonSpec:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-class PaperTable(BaseModel):
-    """A `[[paper]]` of the file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    dataset: str = ""
-    partition: str = ""
-    metric: str = ""
-    accuracy: dict[str, Any]
-
-
-class FileTable(BaseModel):
-    """The keys of a comparison's file."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    methods: list[Any]
-    datasets: list[Any]
-    partitions: list[Any] = []
-    seeds: list[Any] = list(USUAL_SEEDS)
-    metric: str | list[str] = "headline"
-    baseline: str = ""
-    title: str = ""
-    note: str = ""
-    settings: dict[str, Any] = {}
-    vary: dict[str, Any] = {}
-    paper: list[dict[str, Any]] = []
-
-
-class EntryTable(BaseModel):
-    """A method, data set or partition of the file; all other keys are settings."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-    label: str = ""
-    base: str = ""
-    missing: str = ""
-    methods: dict[str, dict[str, Any]] = {}
-
-
 def comparison_names() -> list[str]:
     """The presets of `protosphere compare`."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> ComparisonSpec:
-    """A comparison from a file or a preset, by default four methods on digits.
-
-    Args:
-        methods: the methods of a file without `methods`.
-
-    Raises:
-        SettingError: both are given, the preset is unknown, or the file is wrong.
-    """
+def load(file: str = "", preset: str = "") -> ComparisonSpec:
+    """A comparison from a file or a preset, by default four methods on digits."""
     if file and preset:
         raise SettingError("a comparison file and --preset exclude each other; give one of them.")
     if preset:
@@ -275,66 +244,71 @@ def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Compa
             raise SettingError(unknown("comparison", preset, comparison_names()))
         return read(PRESETS / f"{preset}.toml")
     if file:
-        return read(Path(os.path.expanduser(file)), methods)
+        return read(Path(os.path.expanduser(file)))
     return from_table("digits", {"methods": list(USUAL_METHODS), "datasets": ["digits"]})
 
 
-def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
-    """Read and check a comparison's file; `methods` are those of a file that has none.
-
-    Raises:
-        SettingError: one sentence on the first mistake.
-    """
+def read(path: Path) -> ComparisonSpec:
+    """Read and check a comparison's file."""
     table = load_toml(path, "comparison")
     try:
-        return from_table(path.stem, {"methods": list(methods)} | table)
+        return from_table(path.stem, table)
     except SettingError as error:
         raise SettingError(f"{path.name}: {error}") from None
 
 
 def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
-    """A comparison from the content of its file.
-
-    Raises:
-        SettingError: one sentence on the first mistake.
-    """
+    """A comparison from the content of its file."""
     for key in GONE.keys() & table.keys():
         raise SettingError(f"key `{key}` is gone: {GONE[key]}; take it out.")
-    file = checked(FileTable, table)
-    settings = flat(file.settings)
-    if "strategy" in settings:
-        raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
-    texts = [file.metric] if isinstance(file.metric, str) else file.metric
-    values: dict[str, Any] = {"name": name, "seeds": file.seeds, "title": file.title, "note": file.note}
-    values |= {"settings": settings, "metrics": [parse_metric(text) for text in texts], "vary": dict(file.vary)}
+    _refuse_keys(table, KEYS)
+    values = {key: value for key, value in table.items() if key in ("seeds", "title", "note")}
     for key in ("methods", "datasets", "partitions"):
-        values[key] = [entry_of(item, key) for item in getattr(file, key)]
+        values[key] = [entry_of(item, key) for item in _value_of(table, key, list)]
+    metric = table.get("metric", "headline")
+    texts = [metric] if isinstance(metric, str) else _value_of(table, "metric", list)
+    values["metrics"] = [parse_metric(str(text)) for text in texts]
+    values["settings"] = flat(_value_of(table, "settings", dict))
+    if "strategy" in values["settings"]:
+        raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
+    values["vary"] = dict(_value_of(table, "vary", dict))
     for key in ("choose", "cross"):
-        if key in file.vary:
+        if key in values["vary"]:
             values[key] = values["vary"].pop(key)
-    spec = checked(ComparisonSpec, values)
+    spec = checked(ComparisonSpec, {"name": name, **values})
     datasets = []
     for dataset in spec.datasets:
         methods = {}
-        for label, method_settings in dataset.methods.items():
-            method = pick(label, spec.methods, f"`methods` of {dataset.label}", by_label=True).label
-            if method in methods:
-                raise SettingError(f"`methods` of {dataset.label} has {shown(method)} twice; join its settings.")
-            methods[method] = method_settings
+        for label, settings in dataset.methods.items():
+            methods[pick(label, spec.methods, f"`methods` of {dataset.label}", by_label=True).label] = settings
         datasets.append(replace(dataset, methods=methods))
-    baseline = file.baseline and pick(file.baseline, spec.methods, "`baseline`", by_label=True).label
+    baseline = str(table.get("baseline", ""))
+    if baseline:
+        baseline = pick(baseline, spec.methods, "`baseline`", by_label=True).label
     printed: list[Printed] = []
-    for paper_table in file.paper:
-        printed += _printed_of(checked(PaperTable, paper_table), spec)
+    for paper_table in _value_of(table, "paper", list):
+        printed += _printed_of(paper_table, spec)
     return replace(spec, datasets=tuple(datasets), paper=tuple(printed), baseline=baseline)
 
 
-def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
-    """`kind(**values)`, for a model or dataclass of pydantic.
+def _refuse_keys(table: Mapping[str, Any], keys: Sequence[str]) -> None:
+    for key in table.keys() - set(keys):
+        raise SettingError(
+            f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials stand "
+            "in [settings]."
+        )
 
-    Raises:
-        SettingError: one sentence on the first value that is wrong.
-    """
+
+def _value_of(table: Mapping[str, Any], key: str, kind: type[Container]) -> Container:
+    """A list or table of the file; empty if it is not there."""
+    value = table.get(key, kind())
+    if not isinstance(value, kind):
+        raise SettingError(f"`{key}` is {shown(value)}, but it is a {'list' if kind is list else 'table'}.")
+    return value
+
+
+def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
+    """`kind(**values)`, for a dataclass of pydantic."""
     try:
         return kind(**values)
     except ValidationError as error:
@@ -344,12 +318,6 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
         raise reason
     name = str(first["loc"][0])
     key = "metric" if name == "metrics" else name
-    if first["type"] == "extra_forbidden" and isinstance(kind, type) and issubclass(kind, BaseModel):
-        keys = list(kind.model_fields)
-        raise SettingError(
-            f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials stand "
-            "in [settings]."
-        )
     if first["type"] in ("too_short", "missing"):
         raise SettingError(f"`{key}` is missing or empty; give at least one.")
     raise SettingError(f"`{key}` is {shown(values[name])}: {first['msg']}.")
@@ -363,39 +331,31 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": short_name(item), "dataset": item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    table = checked(EntryTable, item)
-    settings = flat(table.model_extra or {})
+    keys = ("label", "base", "missing", "methods") if key == "datasets" else ("label",)
+    values: dict[str, Any] = {name: item[name] for name in keys if name in item}
+    settings = flat({name: value for name, value in item.items() if name not in keys})
     strategy, dataset = str(settings.get("strategy", "")), str(settings.get("dataset", ""))
-    settings_by_method = {label: flat(method_settings) for label, method_settings in table.methods.items()}
+    base = str(values.get("base", ""))
     if key == "methods":
         load_method(strategy)
         _refuse_shared(settings)
     elif strategy:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    if key != "datasets" and (table.base or table.missing or table.methods):
-        raise SettingError(f"`{key}` has {shown(item)}, but `base`, `missing` and `methods` are for data sets.")
-    if key == "datasets" and not table.base and not dataset:
+    if key == "datasets" and not base and not dataset:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    if table.base and table.base not in preset_names():
-        raise SettingError(unknown("base", table.base, preset_names()))
-    for method_settings in settings_by_method.values():
-        _refuse_shared(method_settings, {"strategy"})
-    values = {
-        "label": table.label or strategy or table.base or (short_name(dataset) if dataset else ""),
-        "settings": settings,
-        "base": table.base,
-        "missing": table.missing,
-        "methods": settings_by_method,
-    }
-    return checked(Entry, values)
+    if base and base not in preset_names():
+        raise SettingError(unknown("base", base, preset_names()))
+    if "methods" in values:
+        tables = _value_of(values, "methods", dict)
+        values["methods"] = {label: flat(_value_of(tables, label, dict)) for label in tables}
+        for method_settings in values["methods"].values():
+            _refuse_shared(method_settings, {"strategy"})
+    usual_label = strategy or base or (short_name(dataset) if dataset else "")
+    return checked(Entry, {"label": usual_label, "settings": settings} | values)
 
 
 def flat(table: Mapping[str, Any]) -> RunConfig:
-    """Settings of a TOML table, nested ones by their dotted names.
-
-    Raises:
-        SettingError: a setting is unknown, its value is a list, or it differs by run or machine.
-    """
+    """Settings of a TOML table, nested ones by their dotted names."""
     settings = flatten(table)
     refuse_unknown(settings, known_settings(settings.get("strategy", "")))
     for name in NOT_HERE.keys() & settings.keys():
@@ -412,11 +372,7 @@ def _refuse_shared(settings: RunConfig, others: Set[str] = frozenset()) -> None:
 
 
 def parse_metric(text: str) -> Metric:
-    """A metric from `last-5`, `classifier last-5`, `ensemble last-5`, `domain mnist` or `domain-unweighted mnist`.
-
-    Raises:
-        SettingError: the rule or the figure is unknown; the sentence names the nearest.
-    """
+    """A metric from `last-5`, `classifier last-5`, `ensemble last-5`, `domain mnist` or `domain-unweighted mnist`."""
     first, _, remainder = text.strip().partition(" ")
     if first in DOMAIN_KEYS:
         if not remainder:
@@ -442,18 +398,23 @@ def varied_label(label: str, setting: str, value: Any) -> str:
     return f"{label}, {setting.rpartition('.')[2]} = {value}"
 
 
-def _printed_of(table: PaperTable, spec: ComparisonSpec) -> list[Printed]:
+def _printed_of(table: Mapping[str, Any], spec: ComparisonSpec) -> list[Printed]:
+    """A [[paper]] of the file, whose methods may be variants."""
+    if not isinstance(table, Mapping):
+        raise SettingError(f"`paper` has {shown(table)}, but its items are tables.")
+    _refuse_keys(table, PAPER_KEYS)
     methods = list(spec.methods)
     for method in spec.methods:
         for name, values in leaves(spec.vary):
             for value in values if isinstance(values, list) else []:
                 methods.append(Entry(varied_label(method.label, name, value)))
-    row = Row(pick(table.dataset, spec.datasets, "`dataset` in `paper`", by_label=True))
+    row = Row(pick(str(table.get("dataset", "")), spec.datasets, "`dataset` in `paper`", by_label=True))
     if spec.partitions:
-        row = Row(row.dataset, pick(table.partition, spec.partitions, "`partition` in `paper`", by_label=True))
-    metric = str(parse_metric(table.metric or str(spec.metrics[0])))
+        partition = str(table.get("partition", ""))
+        row = Row(row.dataset, pick(partition, spec.partitions, "`partition` in `paper`", by_label=True))
+    metric = str(parse_metric(str(table.get("metric", spec.metrics[0]))))
     printed = []
-    for name, accuracy in table.accuracy.items():
+    for name, accuracy in _value_of(table, "accuracy", dict).items():
         label = pick(name, methods, "`accuracy` in `paper`", by_label=True).label
         values = {"row": row.label, "method": label, "metric": metric, "accuracy": accuracy}
         printed.append(checked(Printed, values))
@@ -461,35 +422,23 @@ def _printed_of(table: PaperTable, spec: ComparisonSpec) -> list[Printed]:
 
 
 def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
-    """The entry with this label, else with this other name; letter case and punctuation decide only ties.
+    """The entry with this label, else with this other name, in upper or lower case.
 
     Args:
         where: the place of the name, for the error.
         by_label: whether only labels count: several methods may have one strategy.
-
-    Raises:
-        SettingError: there is none; the sentence names the nearest.
     """
-    plain_name = _plain(name)
     for entry in entries:
-        if name == entry.label:
+        if name.casefold() == entry.label.casefold():
             return entry
     for entry in entries:
-        if plain_name == _plain(entry.label):
+        if not by_label and name.casefold() in map(str.casefold, entry.names):
             return entry
-    for entry in entries:
-        if not by_label and plain_name in map(_plain, entry.names):
-            return entry
-    labels = list(dict.fromkeys(entry.label for entry in entries))
+    labels = [entry.label for entry in entries]
     known_names = [*labels, *(other for entry in entries for other in sorted(entry.names))]
     raise SettingError(
         f"{where} has {shown(name)}{nearest(name, known_names)}; one of {', '.join(labels) or 'none'} is allowed."
     )
-
-
-def _plain(name: str) -> str:
-    """A name in lower case without spaces and punctuation; numbers keep their decimal point."""
-    return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == ".")
 
 
 def refuse_duplicates(labels: Sequence[str]) -> None:
@@ -520,48 +469,34 @@ def narrow(
     Args:
         methods: labels, or any strategies, also as paths.
         datasets: labels or data sets of the comparison; with `own_data` any data sets.
-
-    Raises:
-        SettingError: a name, seed or metric is unknown; the sentence names the nearest.
     """
-    lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
-    names = {option: split_names(text) for option, text in lists.items()}
-    for option, text in lists.items():
-        if text and not names[option]:
-            raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     changes: dict[str, Any] = {"choose": choose or spec.choose, "cross": cross or spec.cross}
     if methods:
         strategies = {entry.settings["strategy"] for entry in spec.methods}
-        further_methods = [Entry(name, {"strategy": name}) for name in METHODS if name not in strategies]
-        changes["methods"] = [_pick_method(name, [*spec.methods, *further_methods]) for name in names["methods"]]
+        known = [*spec.methods, *(Entry(name, {"strategy": name}) for name in METHODS if name not in strategies)]
+        labels = [entry.label for entry in spec.methods]
+        changes["methods"] = []
+        for name in split_names(methods):
+            is_new = plugins.is_plugin(name) and name not in labels
+            changes["methods"].append(entry_of(name, "methods") if is_new else pick(name, known, "--methods"))
     if datasets and own_data:
-        changes["datasets"] = [entry_of(name, "datasets") for name in names["datasets"]]
+        changes["datasets"] = [entry_of(name, "datasets") for name in split_names(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
     elif datasets:
-        changes["datasets"] = [pick(name, spec.datasets, "--datasets") for name in names["datasets"]]
+        changes["datasets"] = [pick(name, spec.datasets, "--datasets") for name in split_names(datasets)]
     if partitions:
-        changes["partitions"] = [pick(name, spec.partitions, "--partitions") for name in names["partitions"]]
+        changes["partitions"] = [pick(name, spec.partitions, "--partitions") for name in split_names(partitions)]
     if seeds:
-        changes["seeds"] = [_read_seed(text) for text in names["seeds"]]
+        # text that is no number is refused with the whole list
+        changes["seeds"] = [int(text) if re.fullmatch("[0-9]{1,18}", text) else text for text in split_names(seeds)]
     if metric:
-        changes["metrics"] = [parse_metric(name) for name in names["metric"]]
+        changes["metrics"] = [parse_metric(name) for name in split_names(metric)]
     narrowed = checked(ComparisonSpec, vars(spec) | changes)
     if baseline:
         return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline").label)
     # --methods may leave out the file's baseline
     is_left = narrowed.baseline in [entry.label for entry in narrowed.methods]
     return narrowed if is_left else replace(narrowed, baseline="")
-
-
-def _read_seed(text: str) -> int | str:
-    """A seed; text that is no number is refused later, with the whole list."""
-    return int(text) if re.fullmatch("[0-9]{1,18}", text) else text
-
-
-def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
-    if plugins.is_plugin(name) and name not in [entry.label for entry in entries]:
-        return entry_of(name, "methods")
-    return pick(name, entries, "--methods")
 
 
 def split_names(text: str) -> list[str]:
@@ -581,19 +516,15 @@ def with_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar], vary: 
         vary: the texts of `--vary`, such as `protonorm.gamma=3,10,30`.
     """
     changes: dict[str, Any] = {}
-    notes = [spec.note] if spec.note else []
-    settings = {name: value for name, value in overrides.items() if name not in INDIFFERENT}
+    settings = [f"{name} = {value}" for name, value in overrides.items() if name not in INDIFFERENT]
     if settings:
-        assignments = ", ".join(f"{name} = {value}" for name, value in settings.items())
-        notes.append(f"Trials that read them have {assignments}.")
-    if spec.paper and (settings or vary):
-        notes.append("The paper's values are left out: they were measured with other settings.")
+        note = f"{spec.note.rstrip('.')}. " if spec.note else ""
+        changes["note"] = f"{note}Trials that read them have {', '.join(settings)}."
+    if settings or vary:
         changes["paper"] = ()
-    if spec.note and len(notes) > 1:
-        notes[0] = f"{spec.note.rstrip('.')}."
     if "dataset" in overrides and len(spec.datasets) == 1:
         (dataset,) = spec.datasets
         label = short_name(str(overrides["dataset"]))
         changes["datasets"] = (replace(dataset, label=label),)
         changes["name"] = label if spec.name == dataset.label else spec.name
-    return replace(spec, note=" ".join(notes), **changes)
+    return replace(spec, **changes)

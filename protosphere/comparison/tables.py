@@ -1,7 +1,6 @@
 """A comparison's tables, and their forms: Markdown, LaTeX, the console."""
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +16,11 @@ from protosphere.comparison.frame import (
     differences,
     floor,
     gains_of_exchange,
-    lacks_controls,
     means_of,
     runs_of,
-    summarise,
 )
 from protosphere.comparison.spec import FLOOR, ComparisonSpec
-from protosphere.core.text import readable_size
+from protosphere.core.text import GREEK, readable_size
 from protosphere.strategies.release import RULE
 
 PAPER = "paper"
@@ -31,15 +28,11 @@ NONE = "-"
 TOLERANCE = 0.1  # relative difference in gradient steps above which a note names it
 DIGITS = 2  # of a percentage
 # characters that LaTeX reads as commands or that its default fonts lack
-TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"}
+TEX: dict[str, str | int | None] = {letter: f"\\{letter}" for letter in "&%$#_{}"}
 TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-TEX |= {letter: f"${letter}$" for letter in "<>|"}
-TEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "→": r"$\to$"}
-# Greek letters whose command is not their name: LaTeX has none for those that look like Latin ones
-GREEK = {greek: rf"\mathrm{{{latin}}}" for greek, latin in zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEZHIKMNOPTYXo", strict=True)}
-GREEK |= {"ε": r"\varepsilon", "ϵ": r"\epsilon", "φ": r"\varphi", "ϕ": r"\phi", "ϑ": r"\vartheta", "ς": r"\varsigma"}
-# the sign of a number, unlike the hyphen of CIFAR-10; also in 5e-05
-MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)|(?<=\de)-(?=\d)")
+TEX |= {letter: f"${letter}$" for letter in "<>|"} | {"±": r"$\pm$", "−": "$-$"}
+TEX |= {letter: rf"$\{name}$" for letter, name in GREEK.items()}
+MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)")  # the sign of a number, unlike the hyphen of CIFAR-10
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Table:
     """A table.
 
     Attributes:
-        kind: `accuracy`, `own-rules`, `differences`, `gains`, `variants` or `cost`.
+        kind: `accuracy`, `differences`, `gains`, `variants` or `cost`.
         sentence: what it shows.
         texts: its cells, with its headings as index and columns.
         bold: which cells are bold.
@@ -75,8 +68,6 @@ def tables_of(spec: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[Choi
     means = means_of(spec, trials)
     gains = gains_of_exchange(spec, trials)
     tables = [_accuracies(spec, trials, means)]
-    if _shows_own_rules(spec) and trials["rule"].nunique() > 1:
-        tables.append(_own_rules(spec, trials))
     if len(spec.methods) > 1:
         tables.append(_differences(spec, trials))
     if len(gains):
@@ -154,18 +145,7 @@ def as_tex(text: str) -> str:
     """Text as LaTeX shows it again."""
     # after the end of a line these two would be its argument
     guard = "{}" if text.startswith(("[", "*")) else ""
-    return guard + "".join(TEX.get(letter) or _greek(letter) for letter in MINUS.sub("−", text))
-
-
-def _greek(letter: str) -> str:
-    r"""LaTeX's command for a Greek letter, `$\gamma$`; any other letter as it is."""
-    if letter in GREEK:
-        return f"${GREEK[letter]}$"
-    match = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(letter, ""))
-    if not match:
-        return letter
-    name = match[2].lower().replace("lamda", "lambda")
-    return rf"$\{name.title() if match[1] == 'CAPITAL' else name}$"
+    return guard + MINUS.sub("−", text).translate(str.maketrans(TEX))
 
 
 # --- what each shows -------------------------------------------------------------------------------------------
@@ -207,17 +187,6 @@ def _accuracies(spec: ComparisonSpec, trials: pd.DataFrame, means: pd.DataFrame)
 def _heading(spec: ComparisonSpec, row: str, metric: str) -> str:
     """The row, with the metric if there are several or it names a rule."""
     return f"{row} ({metric})" if len(spec.metrics) > 1 or spec.metrics[0].rule else row
-
-
-def _own_rules(spec: ComparisonSpec, trials: pd.DataFrame) -> Table:
-    cells: list[Cell] = []
-    for row in spec.rows:
-        for method in spec.methods:
-            runs = runs_of(trials, row.label, method.label)
-            rules = f" ({' or '.join(runs['rule'].unique())})" if len(runs) else ""
-            text = accuracy(summarise(runs["headline"]), len(spec.seeds)) + rules
-            cells.append((row.label, method.label, text, False))
-    return _lay_out("own-rules", "accuracy in % (headline) by each method's own inference rule", cells)
 
 
 def _differences(spec: ComparisonSpec, trials: pd.DataFrame) -> Table:
@@ -318,11 +287,6 @@ def _some_seeds(some: int, seeds: int) -> str:
     return f" ({some} of {seeds} seeds)" if 0 < some < seeds else ""
 
 
-def _shows_own_rules(spec: ComparisonSpec) -> bool:
-    """Whether a metric is under each method's own rule, or replaces one that is."""
-    return any(not metric.rule or metric.of_domain or metric.figure == "headline" for metric in spec.metrics)
-
-
 def _notes(spec: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[Choice]) -> list[str]:
     notes = []
     companions = trials.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
@@ -335,11 +299,9 @@ def _notes(spec: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[Choice]
         notes.append(text)
     if spec.note:
         notes.append(spec.note)
-    rules = trials["rule"].dropna().unique()
-    if _shows_own_rules(spec) and len(rules) == 1:
-        notes.append(f"Every method's own inference rule is {rules[0]}.")
-    if lacks_controls(spec, trials):
-        notes.append("What the exchange adds is missing: add `local`, and name an `encoder` for all methods.")
+    if any(not metric.rule for metric in spec.metrics):
+        for rule, methods in trials.dropna(subset="rule").groupby("rule", sort=False)["method"]:
+            notes.append(f"{rule} is the own inference rule of {', '.join(methods.unique())}.")
     for row_label, runs in trials.groupby("row", sort=False):
         notes += _notes_on_samples(row_label, runs)
     if trials[TEST_SAMPLES].notna().any() and len(spec.seeds) > 1:

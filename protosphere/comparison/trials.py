@@ -1,40 +1,30 @@
 """The trials of a comparison: one run for each row, method and seed, with all settings resolved."""
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from protosphere.comparison.spec import (
-    ENSEMBLE,
-    INDIFFERENT,
-    NOT_HERE,
-    OF_A_PARTITION,
-    ComparisonSpec,
-    Entry,
-    Metric,
-    Row,
-)
+from protosphere.comparison.spec import ENSEMBLE, INDIFFERENT, NOT_HERE, ComparisonSpec, Entry, Metric, Row
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
 from protosphere.core.paths import is_path, listed
-from protosphere.core.settings import Scalar, nearest, plain_name, refuse_unknown, shown
+from protosphere.core.settings import Scalar, plain_name, refuse_unknown, shown
+from protosphere.core.text import GREEK
 from protosphere.data.decode import open_data
 from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
-from protosphere.data.spec import DataSpec, data_spec
+from protosphere.data.spec import data_spec
 from protosphere.plans.assignments import RunConfig
-from protosphere.plans.run_config import DEFAULT_CLIENTS, fitted, laid_over, plan, read_preset, with_place
+from protosphere.plans.fitting_defaults import fitted
+from protosphere.plans.run_config import DEFAULT_CLIENTS, laid_over, plan, read_preset, with_place
 from protosphere.strategies import known_settings, load_method, read_settings
 
 # each trial's run sets these
 PLACES = ("results-dir", "resume")
 COMMON_RULES = ("classifier", "discriminant")  # that all methods with private models have
-LONGEST = 60  # bytes of a label in the name of a trial's folder
-GREEK = {"λ": "lambda", "β": "beta", "α": "alpha", "γ": "gamma"}
+LONGEST = 60  # characters of a label in the name of a trial's folder
 
 
 @dataclass(frozen=True)
@@ -64,30 +54,27 @@ class Trial:
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
-def expand(
-    spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str], known: Sequence[Entry] = ()
-) -> list[Trial]:
+def expand(spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Trial]:
     """All trials, checked as `protosphere run` checks a run. Decodes the data into the cache.
 
     Args:
         overrides: the settings of `-c`.
         data: paths of data sets, by their names in the comparison.
-        known: data sets of the whole comparison, which `data` may name.
-
-    Raises:
-        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     _refuse_overrides(spec, overrides)
     planned: list[tuple[Row, Entry, RunConfig]] = []
-    datasets: set[str] = set()
     for row in spec.rows:
         for method in spec.methods:
-            settings = settings_of(spec, row, method, overrides)
-            dataset = str(settings["dataset"])
-            datasets.add(dataset)
-            planned.append((row, method, settings | {"dataset": _with_paths(dataset, data)}))
-    _refuse_unknown_data(data, datasets, known)
-    _refuse_missing_data([(row, settings) for row, _, settings in planned])
+            planned.append((row, method, settings_of(spec, row, method, overrides)))
+    problems = {}
+    for row, _, settings in planned:
+        settings["dataset"] = _with_paths(str(settings["dataset"]), data)
+        # all methods of a row have its data
+        if row.label not in problems:
+            problems[row.label] = _problem_of_data(row, settings)
+    if any(problems.values()):
+        sentences = "; ".join(dict.fromkeys(filter(None, problems.values())))
+        raise SettingError(f"{sentences}. Nothing was started; --datasets runs the rows whose data are here.")
     trials: list[Trial] = []
     for row, method, settings in planned:
         given_names = set().union(*_layers(spec, row, method, overrides))
@@ -113,20 +100,15 @@ def expand(
 
 
 def refuse_unmeasured(spec: ComparisonSpec, trials: Sequence[Trial]) -> None:
-    """Refuse metrics that no trial will have.
-
-    Raises:
-        SettingError: no trial has any of the metrics.
-    """
+    """Refuse metrics of which no trial will have any."""
     rules = {rule for trial in trials for rule in read_settings(trial.settings).rules}
     if any(int(trial.settings["ensemble-every"]) for trial in trials):
         rules.add(ENSEMBLE)
-    for metric in spec.metrics:
-        if metric.of_domain or not metric.rule or metric.rule in rules:
-            return
-    metric = spec.metrics[0]
-    need = "`ensemble-every` above 0" if metric.rule == ENSEMBLE else "a method with that rule, or an `encoder`"
-    raise SettingError(f"no trial of this comparison has the metric {shown(str(metric))}, which needs {need}.")
+    if not any(metric.of_domain or not metric.rule or metric.rule in rules for metric in spec.metrics):
+        raise SettingError(
+            f"no trial of this comparison has the metric {shown(str(spec.metrics[0]))}, which needs `ensemble-every` "
+            "above 0, a method with that rule, or an `encoder`."
+        )
 
 
 def with_common_rules(spec: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
@@ -174,15 +156,9 @@ def _layers(
     return base, spec.settings, row.dataset.settings, partition, of_method, overrides
 
 
-def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
-    """The settings that differ from their defaults."""
-    defaults = known_settings(settings.get("strategy", ""))
-    return {name: value for name, value in settings.items() if defaults.get(name) != value}
-
-
 def _refuse_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar]) -> None:
-    """Refuse settings of `-c` that are unknown or unread, or that the label of a method, partition or one of several
-    data sets may name."""
+    """Refuse settings of `-c` that are unknown or unread, or that a method, partition or one of several data sets
+    sets, so that its label would be wrong."""
     defaults = known_settings()
     prefixes: set[str] = set()
     for method in spec.methods:
@@ -190,23 +166,18 @@ def _refuse_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar]) -> 
         prefixes |= load_method(str(method.settings["strategy"])).settings.keys()
     refuse_unknown(overrides, defaults)
     options = NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}
-    entries = [*spec.methods, *spec.partitions]
-    in_labels = set(OF_A_PARTITION) if spec.partitions else set()
-    if len(spec.datasets) > 1:
-        entries += spec.datasets
-        in_labels.add("dataset")
-    in_labels = in_labels.union(*(entry.settings for entry in entries)) - INDIFFERENT
+    entries = [*spec.methods, *spec.partitions, *(spec.datasets if len(spec.datasets) > 1 else ())]
     for name in overrides:
         if name in options:
             raise SettingError(f"setting `{name}` differs by run or machine; use {options[name]} for it.")
         if "." in name and name.rpartition(".")[0] not in prefixes:
             raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
-        if name in in_labels:
-            labels = ", ".join(entry.label for entry in entries)
-            raise SettingError(
-                f"setting `{name}` may be what a label of the comparison says ({labels}); select by --methods, "
-                "--datasets or --partitions, say by --data where data lie, or change the file."
-            )
+        for entry in entries:
+            if name in entry.settings and name not in INDIFFERENT:
+                raise SettingError(
+                    f"setting `{name}` is set by {shown(entry.label)} of the comparison; leave that out by --methods, "
+                    "--datasets or --partitions, or change the file."
+                )
 
 
 def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
@@ -224,43 +195,18 @@ def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
     return ",".join(paths)
 
 
-def _refuse_unknown_data(data: Mapping[str, str], datasets: set[str], known: Sequence[Entry]) -> None:
-    items = set(datasets)
-    for entry in known:
-        settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
-        items.add(str(settings.get("dataset", "")))
-    items |= {item for dataset in items if dataset for item in listed(dataset)}
-    items.discard("")
-    names = sorted({short_name(item) for item in items})
-    for name in data:
-        if name not in items and name not in names:
-            raise SettingError(
-                f"--data has {shown(name)}{nearest(name, names)}, but the comparison's data sets are "
-                f"{', '.join(names)}."
-            )
-
-
-def _refuse_missing_data(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
-    """Open each data set once; one sentence names all that are not available, and how to get them."""
-    specs: dict[tuple[Any, ...], tuple[Entry, DataSpec]] = {}
-    for row, settings in row_settings:
-        run = read_settings(settings).settings
-        data = data_spec(run, run.clients)
-        specs.setdefault((data.dataset, data.image_size, str(data.columns), data.classes), (row.dataset, data))
-    problems = []
-    for entry, data in specs.values():
-        try:
-            open_data(data, home() / "cache")
-        except DataError as error:
-            items = listed(data.dataset)
-            gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
-            usual = f"put it in a folder and say --data {short_name([*gone, *items][0])}=FOLDER"
-            remedy = (entry.missing or usual).rstrip(".")
-            problems.append(f"the data set of {entry.label} is not available: {str(error).rstrip('.')}; {remedy}")
-    if problems:
-        raise SettingError(
-            f"{'; '.join(dict.fromkeys(problems))}. Nothing was started; --datasets runs the rows whose data are here."
-        )
+def _problem_of_data(row: Row, settings: RunConfig) -> str:
+    """Why the data of a row are not available, and how to get them; "" if they are."""
+    run = read_settings(settings).settings
+    try:
+        open_data(data_spec(run, run.clients), home() / "cache")
+    except DataError as error:
+        items = listed(str(settings["dataset"]))
+        gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
+        usual = f"put it in a folder and say --data {short_name([*gone, *items][0])}=FOLDER"
+        remedy = (row.dataset.missing or usual).rstrip(".")
+        return f"the data set of {row.dataset.label} is not available: {str(error).rstrip('.')}; {remedy}"
+    return ""
 
 
 def _checked_trial(trial: Trial) -> Trial:
@@ -273,11 +219,7 @@ def _checked_trial(trial: Trial) -> Trial:
 
 
 def _slug(text: str) -> str:
-    """A label as part of a folder's name, with a digest if it is long."""
+    """A label as part of a folder's name."""
     for letter, name in GREEK.items():
         text = text.replace(letter, name)
-    slug = plain_name(text.lower(), len(text.encode()) + LONGEST, sign=".")
-    if len(slug.encode()) <= LONGEST:
-        return slug
-    digest = hashlib.sha256(slug.encode()).hexdigest()[:8]
-    return f"{plain_name(slug, LONGEST - len(digest) - 1, sign='.')}-{digest}"
+    return plain_name(text.lower(), LONGEST, sign=".")

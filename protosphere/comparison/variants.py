@@ -33,12 +33,8 @@ def with_variants(
         texts: such as `protonorm.gamma=3,10,30`; they go before those of the file.
         overrides: the settings of `-c`.
         is_part: whether methods of the file were left out; then no method need read what the file varies.
-
-    Raises:
-        SettingError: a setting is unknown, shared by a row, read by no method, or has fewer than two values.
     """
-    values_of_texts = dict(_read_text(text) for text in texts)
-    values_by_setting = _read_table(spec.vary) | values_of_texts
+    values_by_setting = _values_of(spec.vary, texts)
     if not values_by_setting:
         if spec.choose or spec.cross:
             raise SettingError("choose and cross are of settings that are varied, and none is; name one by [vary].")
@@ -51,7 +47,9 @@ def with_variants(
             raise SettingError(f"--vary {name}{nearest(name, sorted(known_names))}: there is no such setting.")
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(f"--vary {name}: the methods of a row share it; make [[partitions]] of its values.")
-    unused_names = set(values_of_texts if is_part else values_by_setting)
+    unused_names = set(values_by_setting)
+    if is_part:
+        unused_names = {text.partition("=")[0].strip() for text in texts}
     methods: list[Entry] = []
     for entry in spec.methods:
         read_names = _settings_read(spec, entry, values_by_setting, overrides or {}) - entry.settings.keys()
@@ -97,30 +95,22 @@ def _settings_read(spec: ComparisonSpec, entry: Entry, varied: Values, overrides
     return read
 
 
-def _read_text(text: str) -> tuple[str, list[Scalar]]:
-    name, _, values = text.partition("=")
-    try:
-        listed: Any = tomllib.loads(f"values = [{values}]")["values"]
-    except ValueError:
-        listed = None
-    _check_values(listed, f"--vary is {text!r}")
-    return name.strip(), listed
-
-
-def _read_table(table: Mapping[str, Any]) -> Values:
+def _values_of(table: Mapping[str, Any], texts: Sequence[str]) -> Values:
+    """The values of each varied setting, from the file's [vary] and the texts of `--vary`."""
     values_by_setting = dict(leaves(table))
+    for text in texts:
+        name, _, values = text.partition("=")
+        try:
+            values_by_setting[name.strip()] = tomllib.loads(f"values = [{values}]")["values"]
+        except ValueError:
+            values_by_setting[name.strip()] = values
     for name, values in values_by_setting.items():
-        _check_values(values, f"`{name}` in [vary] is {shown(values)}")
+        is_list = isinstance(values, list) and len(values) > 1
+        if not is_list or any(not isinstance(value, bool | int | float | str) for value in values):
+            raise SettingError(
+                f"--vary {name} has {shown(values)}, but it needs two values or more: numbers, true, false, or strings "
+                "in double quotes, as in 'protonorm.gamma=3,10,30'."
+            )
+        # 1 and 1.0 are the same value; 1 and true are not
+        refuse_duplicates([shown(float(value) if type(value) is int else value) for value in values])
     return values_by_setting
-
-
-def _check_values(values: Any, problem: str) -> None:
-    if not isinstance(values, list) or len(values) < 2:
-        raise SettingError(
-            f"{problem}, but it is a setting and two values or more, strings in double quotes, as in "
-            "'protonorm.gamma=3,10,30'."
-        )
-    if any(not isinstance(value, bool | int | float | str) for value in values):
-        raise SettingError(f"{problem}, but a value is a number, true, false or a string.")
-    # 1 and 1.0 are the same value; 1 and true are not
-    refuse_duplicates([shown(float(value) if type(value) is int else value) for value in values])

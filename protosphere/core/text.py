@@ -8,6 +8,8 @@ LONGEST_NAME = 24  # longest class name, in characters
 ROOM = 80  # characters for a list of names
 MOST_CLIENTS = 5
 MARKS = str.maketrans(dict.fromkeys('"“”„‟«»″', "'"))  # quotation marks, which would end a quotation
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "λ": "lambda", "μ": "mu", "π": "pi", "ρ": "rho", "σ": "sigma"}
+GREEK |= {"ε": "varepsilon", "τ": "tau", "ω": "omega", "Σ": "Sigma", "Ψ": "Psi"}
 
 
 def class_word(label: int, names: Sequence[str]) -> str:

@@ -16,11 +16,7 @@ RunConfig = dict[str, Scalar]
 
 
 def read_all(texts: Sequence[str]) -> RunConfig:
-    """Settings from several texts; later ones take precedence.
-
-    Raises:
-        SettingError: a text cannot be parsed, or a shared setting is invalid by itself.
-    """
+    """Settings from several texts; later ones take precedence."""
     settings: RunConfig = {}
     for text in texts:
         settings |= read_assignments(text)
@@ -29,11 +25,7 @@ def read_all(texts: Sequence[str]) -> RunConfig:
 
 
 def read_assignments(text: str) -> RunConfig:
-    """Settings from Flower's syntax `key=value table.key="x y"`, or from a TOML file if `text` ends in `.toml`.
-
-    Raises:
-        SettingError: the text is neither.
-    """
+    """Settings from Flower's syntax `key=value table.key="x y"`, or from a TOML file if `text` ends in `.toml`."""
     if text.endswith(".toml"):
         return read_toml(Path(text).expanduser())
     settings: RunConfig = {}
@@ -60,11 +52,7 @@ def read_assignments(text: str) -> RunConfig:
 
 
 def read_toml(path: Path) -> RunConfig:
-    """Settings from a TOML file; a name in a table is prefixed with the table's name and a dot.
-
-    Raises:
-        SettingError: the file cannot be read, or contains something other than settings.
-    """
+    """Settings from a TOML file; a name in a table is prefixed with the table's name and a dot."""
     return flatten(load_toml(path, "settings"))
 
 
@@ -73,9 +61,6 @@ def load_toml(path: Path, kind: str) -> dict[str, Any]:
 
     Args:
         kind: a name for the file in errors.
-
-    Raises:
-        SettingError: the file cannot be read, or is not valid TOML.
     """
     try:
         # some editors start a file with a byte order mark
@@ -88,11 +73,7 @@ def load_toml(path: Path, kind: str) -> dict[str, Any]:
 
 
 def flatten(table: Mapping[str, Any]) -> RunConfig:
-    """Settings from a TOML table; nested ones get dotted names.
-
-    Raises:
-        SettingError: a value has a type that no setting has.
-    """
+    """Settings from a TOML table; nested ones get dotted names."""
     return {name: scalar(name, value) for name, value in leaves(table)}
 
 

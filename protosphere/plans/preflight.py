@@ -37,9 +37,6 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     Args:
         folder: the folder of the run to resume; None for a new run, which creates its own in the results folder.
         here: whether clients train on this machine.
-
-    Raises:
-        SettingError, DataError, ModelError: one sentence on the first problem.
     """
     settings = run.settings
     refuse_missing_packages(settings)
@@ -80,11 +77,7 @@ def _refuse_unfit(name: str, data: Samples, settings: Settings) -> None:
 
 def _refuse_encoder(data: Samples, settings: Settings) -> None:
     """Load the public encoder that clients on this machine will use; its weights are downloaded from the hub if
-    necessary.
-
-    Raises:
-        ModelError: it is not available, or does not fit the data.
-    """
+    necessary."""
     from protosphere.client_app.encoder import loaded
 
     if not isinstance(data.inputs, Texts):
@@ -101,11 +94,7 @@ def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activa
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
     """Refuse a folder that cannot be written or, if it does not exist, cannot be created. The check leaves nothing
-    behind and creates nothing under its name, where another run may start at the same time.
-
-    Raises:
-        SettingError: the folder cannot be used.
-    """
+    behind and creates nothing under its name, where another run may start at the same time."""
     existing_folder = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
         tempfile.TemporaryDirectory(dir=existing_folder).cleanup()
@@ -114,11 +103,7 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
 
 
 def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Refuse resources for a client that this machine does not have: Flower would start, and end without a reason.
-
-    Raises:
-        SettingError: one sentence with the requested and the available resources.
-    """
+    """Refuse resources for a client that this machine does not have: Flower would start, and end without a reason."""
     cpus = os.cpu_count() or 1
     if not 1 <= cpus_per_client <= cpus:
         raise SettingError(
@@ -137,11 +122,7 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
-    """What the server would learn about each client of a simulation, from the first client; nothing is trained.
-
-    Raises:
-        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
-    """
+    """What the server would learn about each client of a simulation, from the first client; nothing is trained."""
     # importing the client's app changes how its process ends, so it must not be loaded with this module
     from protosphere.client_app.app import new_client
     from protosphere.client_app.site import simulate

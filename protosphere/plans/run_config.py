@@ -1,7 +1,7 @@
 """Merges presets, files and `key=value` into a run's settings, with absolute paths, checked before the run starts."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from protosphere.data.partition.table import TABLE
 from protosphere.models import model_names
 from protosphere.models.text import PREFIX
 from protosphere.plans.assignments import RunConfig, read_assignments, read_toml, scalar
-from protosphere.plans.fitting_defaults import fitting_clients, fitting_models, fitting_partition
+from protosphere.plans.fitting_defaults import fitted
 from protosphere.plans.preflight import check
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
@@ -105,26 +105,6 @@ def plan(
     return Plan(merged, number, notes)
 
 
-def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -> tuple[RunConfig, tuple[str, ...]]:
-    """Add the defaults that depend on the data, and return a sentence on each.
-
-    Args:
-        given: the settings that the user has set.
-        trains: False if only the data are needed.
-
-    Raises:
-        SettingError, DataError: one sentence on the first problem.
-    """
-    fitted, notes = fitting_partition(run_config, given)
-    settings = read_settings(fitted).settings
-    fitted = fitting_clients(fitted, settings)
-    if trains and "models" not in given:
-        models, sentence = fitting_models(settings)
-        if models:
-            fitted["models"], notes["models"] = models, sentence
-    return fitted, tuple(notes.values())
-
-
 def preset_names() -> list[str]:
     """The names of the available presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
@@ -181,14 +161,18 @@ def _for_others(run_config: RunConfig) -> Plan:
 
 
 def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
+    path = Path(name).expanduser().absolute()
+    # a bare name refers to the SuperLink's results folder, even if a folder here has that name
+    if (path / "settings.json").exists() and (os.sep in name or not remote):
+        name = str(path)
     if remote:
-        # a bare name refers to the SuperLink's results folder, even if a folder here has that name
-        place = _maybe_here(name) if os.sep in name else name
-        saved = _read_saved(place)
+        # settings of a folder that is not on this machine must be given again
+        is_here = (Path(name) / "settings.json").exists() and os.sep in name
+        saved = RunFolder(Path(name)).settings() if is_here else {}
         # the rest of the code is on the other machines
-        refuse_untrusted(Path(place), [plugin for plugin in named(saved) if plugin[0] == "strategy"], trust)
-        return _for_others(as_of_today(saved) | overrides | {"resume": place})
-    folder = RunFolder(find_run(_maybe_here(name), str(overrides.get("results-dir", "")), resumes=True))
+        refuse_untrusted(Path(name), [plugin for plugin in named(saved) if plugin[0] == "strategy"], trust)
+        return _for_others(as_of_today(saved) | overrides | {"resume": name})
+    folder = RunFolder(find_run(name, str(overrides.get("results-dir", "")), resumes=True))
     saved = folder.settings()
     refuse_untrusted(folder.path, named(saved), trust)
     settings = as_of_today(saved) | overrides | {"resume": str(folder.path)}
@@ -202,18 +186,6 @@ def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, tru
     refuse_foreign(settings)
     check(run, number, folder.path, here)
     return Plan(settings, number)
-
-
-def _read_saved(name: str) -> RunConfig:
-    """The settings of a run whose folder is on this machine; otherwise the user must give them again."""
-    folder = Path(name)
-    return RunFolder(folder).settings() if (folder / "settings.json").exists() else {}
-
-
-def _maybe_here(name: str) -> str:
-    """A run's folder, with a path relative to the working directory made absolute; otherwise the name unchanged."""
-    folder = Path(name).expanduser().absolute()
-    return str(folder) if (folder / "settings.json").exists() else name
 
 
 def _absolute(name: str, value: Scalar) -> Scalar:

@@ -102,7 +102,6 @@ def test_it_is_in_its_folder_with_runs_reports_and_plots():
     assert not (first.folder / "report.html").exists()
     assert first.report().path.exists()
     assert comparison.report().path.exists()
-    assert "protonorm, gamma 5" in comparison._repr_html_()
     drawn = comparison.plot("differences", "spiral, skewed")
     assert (drawn.name, drawn.numbers["method"].tolist()) == ("differences", ["local"])
     # it is in its folder, whoever reads it

@@ -138,8 +138,6 @@ def test_a_method_is_an_object_or_one_of_its_halves():
     ("asked", "words"),
     [
         ({"strategy": 3}, "a method is a name, a Method"),
-        ({"strategy": nn.Linear}, "`strategy` is the class Linear"),
-        ({"models": [3]}, "`models` has an object of type int"),
         ({"models": lambda: 3}, "it returns a int"),
         ({"models": lambda: nn.Flatten(), "workers": 2}, "put it into a file"),
         ({"dataset": TensorDataset(torch.rand(4, 3), torch.rand(4))}, "fails at item 0 .*no whole number"),
@@ -148,9 +146,8 @@ def test_a_method_is_an_object_or_one_of_its_halves():
 )
 def test_what_cannot_be_is_refused_in_a_sentence(asked, words):
     given = {"strategy": "local", "dataset": "digits", "clients": 2, "models": "tiny_perceptron", **QUICK}
-    with pytest.raises(protosphere.Error, match=words) as caught:
+    with pytest.raises(protosphere.Error, match=words):
         protosphere.run(**(given | asked))
-    assert str(caught.value).endswith(".")
 
 
 @pytest.mark.parametrize("asked", [{"methods": ["local"], "models": lambda: nn.Flatten()}, {"methods": [Doubled]}])

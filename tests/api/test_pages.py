@@ -21,14 +21,12 @@ import click
 import numpy as np
 import pytest
 import typer.main
-import yaml
 from flwr.cli.app import app as flwr_command
 from packaging.requirements import Requirement
 from PIL import Image
 from typer.testing import CliRunner
 
 import protosphere
-from deploy import credentials
 from protosphere import comparing, running
 from protosphere.cli.main import app
 from protosphere.client_app.privacy_ledger import Ledger
@@ -39,7 +37,6 @@ from protosphere.plans import run_config
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 FENCED = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = "settings={'models': 'tiny_perceptron', 'max-samples': 300, 'device': 'cpu'}"
 
@@ -199,19 +196,6 @@ def test_the_printed_project_of_a_flower_app_names_what_there_is():
     assert f"\n{name} = ServerApp()\n" in block("docs/flower.md")
 
 
-def test_toml_yaml_and_json_have_tests():
-    # the comparison is read by tests/comparison/test_spec.py; the columns are compared with what a command writes
-    others = [each for language in ("toml", "yaml", "json") for each in blocks(language)]
-    assert [each.page for each in others] == [
-        "docs/compare.md",
-        "docs/flower.md",
-        "docs/deployment.md",
-        "docs/data.md",
-    ]
-    override = yaml.safe_load(block("docs/deployment.md", language="yaml"))
-    assert override["services"].keys() <= COMPOSE["services"].keys()
-
-
 # --- commands -------------------------------------------------------------------------------------------------
 
 
@@ -233,155 +217,52 @@ def commands_in(text: str) -> list[list[str]]:
     return commands
 
 
-def commands_of_text(path: Path) -> list[str]:
-    """What stands between backticks of a page, outside of its blocks, and is a command with arguments."""
-    text = FENCED.sub("", path.read_text("utf-8"))
-    spans = [" ".join(span.split()) for span in re.findall(r"`([^`|]+)`", text)]
-    programs = (*PARSERS, "sudo", "ssh", "deploy/supernode.sh", "deploy/superlink.sh", "deploy/docker/pins.sh")
-    return [span for span in dict.fromkeys(spans) if span.split()[0] in programs and " " in span]
-
-
 def parse(command: click.Command, words: list[str]) -> None:
     """Have a command line's own parser read the words."""
     # `...` stands for further arguments
     words = [word for before, word in zip(["", *words], words, strict=False) if word != "..." or before[:1] == "-"]
-    while isinstance(command, click.Group) and words:
-        if words[0].startswith("-"):
-            assert words[0] in {name for option in command.params for name in option.opts}
-            return
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
     # without arguments it is the command's name
-    if words:
+    if words and not isinstance(command, click.Group):
         command.make_context("command", words)
 
 
-def parse_protosphere(words: list[str]) -> None:
-    parse(typer.main.get_command(app), words)
-    if words[0] == "run":
-        texts = [text for option, text in pairwise(words) if option == "-c"]
-        # a word in capitals stands for settings
-        texts = [text for text in texts if text not in ("SETTINGS", "...")]
-        run_config.plan([text for text in texts if "./" not in text], remote=True)
-
-
-def parse_flwr(words: list[str]) -> None:
-    parse(typer.main.get_command(flwr_command), words)
-
-
-def parse_make(words: list[str]) -> None:
-    done = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def parse_ray(words: list[str]) -> None:
-    from ray.scripts.scripts import cli
-
-    parse(cli, words)
-
-
-def parse_script(script: str, words: list[str]) -> None:
-    """A script of deploy/, by its help."""
-    path = ROOT / script
-    assert os.access(path, os.X_OK), script
-    flags = [word for word in words if word.startswith("--")]
-    if flags:
-        text = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout
-        assert not [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)]
-
-
-def parse_python(words: list[str]) -> None:
-    if words[0] == "deploy/credentials.py":
-        parse(typer.main.get_command(credentials.app), words[1:])
-    elif words[0] == "-m":
-        file = ROOT / f"{words[1].replace('.', '/')}"
-        assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), words
-
-
-COMPOSE_OPTIONS: dict[str, set[str]] = {
-    "build": set(),
-    "down": {"--volumes"},
-    "run": {"--rm", "--no-deps", "--entrypoint"},
-    "stop": set(),
-    "up": {"--detach"},
-}
-
-
-def parse_docker(words: list[str]) -> None:
-    if words[0] == "compose":
-        verb, *words = words[1:]
-        is_other_program = "--entrypoint" in words
-        places = [place for place, word in enumerate(words) if word in COMPOSE["services"]]
-        arguments = words[places[0] :] if places else []
-        options = words[: places[0]] if places else words
-        if is_other_program:
-            assert options.pop() == "sh"
-        assert COMPOSE_OPTIONS[verb].issuperset(options), words
-        if arguments[:1] == ["federation"] and not is_other_program:
-            parse_protosphere(["run", *arguments[1:]])
-    elif words[0] == "run":
-        image = f"protosphere:{PROJECT['project']['version']}"
-        script, *words = words[words.index(image) + 1 :]
-        if script.startswith("deploy/"):
-            parse_script(script, words)
-    else:
-        assert words[0] in ("logs", "volume")
-
-
-def parse_pip(words: list[str]) -> None:
-    assert words[0] == "install"
-    requirement = Requirement(words[1])
-    if requirement.name == "protosphere":
-        assert requirement.extras <= PROJECT["project"]["optional-dependencies"].keys()
-
-
-PARSERS = {
-    "protosphere": parse_protosphere,
-    "flwr": parse_flwr,
-    "make": parse_make,
-    "ray": parse_ray,
-    "python": parse_python,
-    "docker": parse_docker,
-    "pip": parse_pip,
-}
-# of the system: files of ours that they are given exist
-OTHERS = ("apt-get", "cat", "cd", "chown", "cp", "export", "git", "nginx", "rm", "ssh", "systemctl")
-
-
 def check_command(words: list[str]) -> None:
-    """Have the program that a command names, or its help, accept it."""
-    words = [word for word in words if not re.match(r"python=", word)]
-    if words[:2] == ["sudo", "-u"]:
-        words = words[3:]
-    elif words[:1] == ["sudo"]:
-        words = words[1:]
-    if not words:
-        return
-    program, *arguments = words
-    program = program.removeprefix(".venv/bin/").removeprefix("$")
-    if program.startswith("deploy/"):
-        parse_script(program, arguments)
-    elif program in PARSERS:
-        PARSERS[program](arguments)
-    else:
-        assert program in OTHERS, f"no test knows the program {program}"
-        files = [word for word in arguments if word.startswith("deploy/")]
-        assert all((ROOT / file).exists() for file in files)
+    """Have the program that a command names accept it; files of ours that it names exist."""
+    words = [word for word in words if not re.match(r"python=", word) and word != "sudo"]
+    program, *arguments = words or [""]
+    program = program.removeprefix(".venv/bin/")
+    parsers = {"protosphere": app, "flwr": flwr_command}
+    if program in parsers:
+        parse(typer.main.get_command(parsers[program]), arguments)
+        texts = [text for option, text in pairwise(arguments) if option == "-c" and "=" in text]
+        if arguments[:1] == ["run"]:
+            run_config.plan([text for text in texts if "./" not in text], remote=True)
+    elif program == "make":
+        done = subprocess.run(["make", "--dry-run", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    elif program == "pip":
+        requirement = Requirement(arguments[1])
+        assert (
+            requirement.name != "protosphere"
+            or requirement.extras <= PROJECT["project"]["optional-dependencies"].keys()
+        )
+    for word in words:
+        if re.fullmatch(r"deploy/[\w./-]+", word):
+            assert (ROOT / word).exists(), word
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_command_of_a_page_is_accepted_by_its_program(path):
     commands = [words for each in blocks("bash", path.relative_to(ROOT).as_posix()) for words in commands_in(each.text)]
-    for text in commands_of_text(path):
-        commands += commands_in(text)
+    # what stands between backticks, outside of blocks, and is a command with arguments
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`|]+)`", FENCED.sub("", path.read_text("utf-8")))]
+    for span in dict.fromkeys(spans):
+        if span.startswith(("protosphere ", "flwr ", "make ", "deploy/")) and " " in span:
+            commands += commands_in(span)
     for words in commands:
         check_command(words)
-
-
-def test_every_measurement_that_a_page_names_is_one_of_its_program():
-    names = re.findall(r"`costs ([a-z-]+)`", (ROOT / "docs" / "scale.md").read_text("utf-8"))
-    program = (ROOT / "benchmarks" / "costs.py").read_text("utf-8")
-    assert names
-    assert not [name for name in names if f"\ndef {name.replace('-', '_')}(" not in program]
 
 
 class UnderstoodError(Exception):

@@ -84,12 +84,10 @@ def test_under_privacy_a_partition_names_nobody(run):
     assert not any("Roma" in line for line in run.said)
 
 
-def test_models_that_are_named_stay_and_a_list_divided_otherwise_is_no_list_of_sites():
-    run = protosphere.run("local", "./all.csv", partition="iid", clients=2, rounds=1, models="perceptron", quiet=True)
-    assert (run.settings["models"], run.settings["clients"]) == ("perceptron", 2)
+def test_a_list_that_is_divided_otherwise_is_no_list_of_sites():
     files = ["./berlin.csv", "./paris.csv"]
-    run = protosphere.run("local", files, partition="iid", clients=4, rounds=1, models="tiny_perceptron", quiet=True)
-    assert run.settings["partition"] == "iid"
+    run = protosphere.run("local", files, partition="iid", clients=4, rounds=1, models="perceptron", quiet=True)
+    assert (run.settings["partition"], run.settings["models"]) == ("iid", "perceptron")
     assert run.clients["name"].unique().tolist() == [f"client {number}" for number in range(4)]
 
 

@@ -1,47 +1,41 @@
-"""`protosphere data`: its tables, JSON, the picture, exit codes."""
+"""`protosphere data`: its table, the picture, exit codes."""
 
-import json
 import re
 
 import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
+from protosphere.plans.run_config import plan
+from protosphere.reports.partition_preview import view
+from protosphere.strategies import read_settings
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch, home):
-    """A working directory of the test's own, and a terminal of a known width."""
+    """A working directory of the test's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.fixture
-def invoke():
-    """invoke(*arguments): the result of `protosphere data ...`."""
-    return lambda *arguments: CliRunner().invoke(app, ["data", *arguments])
+def data(*arguments):
+    return CliRunner().invoke(app, ["data", *arguments])
 
 
-def rows_of(output, pattern):
-    """The numbers of each line that begins as `pattern` says."""
-    return [list(map(int, re.findall(r"\d+", line))) for line in output.splitlines() if re.match(pattern, line)]
-
-
-def test_the_tables_hold_the_numbers_of_the_json(invoke):
-    arguments = ("--clients", "4", "-c", 'partition="iid" max-samples=400')
-    told = json.loads(invoke(*arguments, "--json").stdout)
-    result = invoke(*arguments)
-    assert result.exit_code == 0
+def test_the_table_has_the_numbers_of_the_partition():
+    settings = 'partition="iid" max-samples=400'
+    result = data("--clients", "4", "-c", settings, "--picture", "map.svg")
+    assert result.exit_code == 0, result.output
     assert "digits: 1797 samples (1797 train + 0 test)" in result.stdout
-    assert "  1397 samples belong to no client" in result.stdout
-    assert "samples per client: 100 to 100, median 100; classes per client: 10 to 10, median 10" in result.stdout
-    names = ("partition", "train", "validation", "test", "classes")
-    assert rows_of(result.stdout, r" +(\d+ +){5}$") == [[client[name] for name in names] for client in told["clients"]]
-    counts = [row[1:] for row in rows_of(result.stdout.replace("·", "0"), r" +(\d+ +){11}$")]
-    assert counts == [client["counts"] for client in told["clients"]]
-    assert [client["partition"] for client in told["clients"]] == [0, 1, 2, 3]
-    assert told["partition"]["max-samples"] == 400
-    assert told["rows_of_nobody"] == 1397
+    assert "  no client's samples: 1397" in result.stdout
+    assert "max-samples = 400" in result.stdout
+    assert result.stdout.endswith("written: map.svg\n")
+    lines = result.stdout.replace("·", "0").splitlines()
+    rows = [list(map(int, line.split())) for line in lines if re.fullmatch(r"[\d ]*\d[\d ]*", line)]
+    run = plan([settings], clients=4, trains=False).run_config
+    assert rows == [
+        [client.partition, client.train, client.validation, client.test, client.classes, *client.counts]
+        for client in view(read_settings(run).settings, 4).clients
+    ]
 
 
 # what a plan refuses is in tests/test_refusals.py
@@ -52,8 +46,8 @@ def test_the_tables_hold_the_numbers_of_the_json(invoke):
         (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
     ],
 )
-def test_a_mistake_is_one_sentence(invoke, arguments, words):
-    result = invoke(*arguments)
+def test_a_mistake_is_one_sentence(arguments, words):
+    result = data(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert result.stderr.count("\n") == 1

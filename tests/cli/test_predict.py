@@ -1,10 +1,7 @@
 """`protosphere predict` of images, folders of classes, tables and arrays, and `protosphere export`: what they print,
 the figures of the run's own evaluation, and how they exit."""
 
-import csv
 import functools
-import json
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import confusion_matrix
 from typer.testing import CliRunner
 
 import protosphere
@@ -140,22 +136,25 @@ def scans(tmp_path):
     return SimpleNamespace(place=place, files=files, labels=[int(path.parent.name) for path in files])
 
 
-# --- single images ----------------------------------------------------------------------------------------
+# --- what it prints ---------------------------------------------------------------------------------------
 
 
-def test_images_have_a_line_of_json_each_and_one_that_is_broken_costs_only_itself(predict, trained, scans, tmp_path):
-    broken = tmp_path / "broken.png"
+def test_images_have_a_row_each_and_one_that_is_broken_costs_only_itself(predict, trained, scans, tmp_path):
+    broken, left = tmp_path / "broken.png", tmp_path / "left.csv"
     broken.write_bytes(b"nothing")
     images = scans.files[:3]
-    shown = predict(trained.norm, *images).stdout
-    assert shown.startswith(f"client 0 of run {trained.norm.parent.name}, tiny_perceptron by local-prototypes\n")
-    result = predict(trained.norm, "--rule", "discriminant", "--json", broken, *images)
+    result = predict(trained.norm, "--rule", "discriminant", "--csv", left, broken, *images)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert result.stderr.startswith(f"{broken} is no readable image")
-    expected = answers_of(open_trained(trained.norm, "cpu"), "discriminant", images)
-    for line, path, answer in zip(result.stdout.splitlines(), images, expected, strict=True):
-        shown = {"input": str(path), "rule": "discriminant", "label": answer.label, "score": answer.score}
-        assert json.loads(line) == shown | {"class": str(answer.label), "confidence": answer.confidence}
+    assert result.stdout.startswith(f"client 0 of run {trained.norm.parent.name}, tiny_perceptron by discriminant\n")
+    table = pd.read_csv(left)
+    assert table["label"].isna().all()
+    assert table["prediction"].isna().tolist() == [True, False, False, False]
+    for answer, row in zip(
+        answers_of(open_trained(trained.norm, "cpu"), "discriminant", images), table[1:].itertuples(), strict=True
+    ):
+        assert (row.input, row.prediction) == (answer.source, answer.label)
+        assert (row.score, row.probability) == pytest.approx((answer.score, answer.confidence))
 
 
 def test_export_writes_a_program_and_replaces_none_unasked(trained, tmp_path):
@@ -173,48 +172,23 @@ def test_export_writes_a_program_and_replaces_none_unasked(trained, tmp_path):
     assert export(trained.norm.parent, tmp_path / "other.pt2").exit_code == 2
 
 
-# --- with classes: measures -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", ["", ".csv", ".parquet"])
-def test_measures_are_those_of_the_single_answers(predict, trained, scans, tmp_path, suffix):
-    place, csv_file = scans.place, tmp_path / "left.csv"
-    (place / "3" / "broken.png").write_text("no picture")
+def test_images_with_classes_are_measured(predict, trained, scans, tmp_path, suffix):
+    """Of a folder of classes, a table beside the images, or a table that holds them."""
+    place, left = scans.place, tmp_path / "left.csv"
     if suffix == ".csv":
         files = {"file": [str(path.relative_to(tmp_path)) for path in scans.files], "label": scans.labels}
         place = write(pd.DataFrame(files), tmp_path / "table.csv")
     elif suffix == ".parquet":
         content = [{"bytes": path.read_bytes(), "path": None} for path in scans.files]
         place = write(pd.DataFrame({"image": content, "label": list(map(str, scans.labels))}), tmp_path / "t.parquet")
-    found = predict(trained.digits, "--rule", "classifier", place, "--json", "--csv", csv_file)
-    # of a folder of classes one picture cannot be read
-    assert (found.exit_code, "broken.png" in found.stderr) == ((0, False) if suffix else (1, True))
-    answers = list(answers_of(open_trained(trained.digits, "cpu"), "classifier", scans.files))
-    expected = confusion_matrix(scans.labels, [answer.label for answer in answers], labels=range(10))
-    measures = json.loads(found.stdout)
-    assert (measures["confusion"], measures["accuracy"]) == (expected.tolist(), expected.trace() / 12)
-    assert measures["classes"]["5"]["recall"] == expected[5, 5] / 4
-    assert measures["classes"]["0"]["recall"] is None
-    rows = [row for row in csv.DictReader(csv_file.open(newline="")) if row["prediction"]]
-    assert [int(row["label"]) for row in rows] == scans.labels
-    assert [int(row["prediction"]) for row in rows] == [answer.label for answer in answers]
-    shown = predict(trained.digits, "--rule", "classifier", place).stdout
-    assert f"({expected.trace()} of 12)" in shown
-    assert re.search(r"^ +precision +recall +f1-score +support$", shown, re.MULTILINE)
-
-
-def test_a_table_of_images_without_classes_has_predictions_alone(predict, trained, scans, tmp_path):
-    """Images may be in the table or beside it; one that is missing is told, and costs only itself."""
-    content = [{"bytes": scans.files[0].read_bytes(), "path": None}, None]
-    content += [{"bytes": None, "path": str(scans.files[1])}]
-    place = write(pd.DataFrame({"image": content}), tmp_path / "own.parquet")
-    found = predict(trained.digits, place, "--json", "--csv", tmp_path / "left.csv")
-    assert (found.exit_code, "row 1 has no image" in found.stderr) == (1, True)
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
-    answers = list(answers_of(open_trained(trained.digits, "cpu"), lines[0]["rule"], scans.files[:2]))
-    assert [line["label"] for line in lines] == [answer.label for answer in answers]
-    assert [line["input"] for line in lines] == ["row 0", "row 2"]
-    assert pd.read_csv(tmp_path / "left.csv")["label"].isna().all()
+    found = predict(trained.digits, "--rule", "classifier", place, "--csv", left)
+    assert (found.exit_code, found.stderr) == (0, "")
+    answers = [answer.label for answer in answers_of(open_trained(trained.digits, "cpu"), "classifier", scans.files)]
+    table = pd.read_csv(left)
+    assert (table["label"].tolist(), table["prediction"].tolist()) == (scans.labels, answers)
+    assert f"({(table['label'] == table['prediction']).sum()} of 12)\n" in found.stdout
+    assert "precision    recall  f1-score   support" in found.stdout
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -222,59 +196,49 @@ def test_measures_are_those_of_the_runs_own_evaluation(form, formed, predict, tm
     run, client, own = formed(form)
     last = run.clients[run.clients["client"] == 0].iloc[-1]
     rows = np.flatnonzero(TESTED & (SITE == "a"))
-    labels = FRAME["outcome"][rows].tolist() if form in ("csv", "parquet") else [str(label) for label in Y[rows]]
+    labels = FRAME["outcome"][rows].tolist() if form in ("csv", "parquet") else Y[rows].tolist()
     for rule in ("local-prototypes", "classifier"):
-        found = predict(client.folder, own, "--json", "--csv", tmp_path / "left.csv", "--rule", rule)
+        found = predict(client.folder, own, "--csv", tmp_path / "left.csv", "--rule", rule)
         assert (found.exit_code, found.stderr) == (0, "")
-        measures = json.loads(found.stdout)
-        assert (measures["rows"], measures["accuracy"]) == (last["test_rows"], last[f"accuracy/{rule}"])
-        written = list(csv.DictReader((tmp_path / "left.csv").open(newline="")))
-        assert [row["label"] for row in written] == labels
-        assert sum(row["label"] == row["prediction"] for row in written) == measures["right"]
+        table = pd.read_csv(tmp_path / "left.csv")
+        assert table["label"].tolist() == labels
+        assert (table["label"] == table["prediction"]).mean() == last[f"accuracy/{rule}"]
+        assert len(table) == last["test_rows"]
     assert 0.34 < last["accuracy"] <= 1
 
 
-def test_without_classes_there_are_predictions_alone(trained, predict, tmp_path):
-    own = FRAME[:7]
-    plain = write(own.drop(columns="outcome"), tmp_path / "plain.csv")
-    measures = json.loads(predict(trained.csv, write(own, tmp_path / "own.csv"), "--json").stdout)
-    lines = [json.loads(line) for line in predict(trained.csv, plain, "--json").stdout.splitlines()]
-    assert [line["input"] for line in lines] == [f"row {row}" for row in range(7)]
-    assert sum(line["class"] == name for line, name in zip(lines, own["outcome"], strict=True)) == measures["right"]
-    # a column of another name, and one too many, which is not read
-    other = own.rename(columns={"outcome": "end"}).assign(noise=1.5)
-    found = predict(trained.csv, write(other, tmp_path / "other.csv"), "--json", "--label-column", "end")
-    assert (json.loads(found.stdout), found.stderr) == (measures, "")
-    # a row that training would refuse is told and left out
-    broken = FRAME[:8].astype(object)
+def test_a_table_may_have_other_columns_and_rows_that_cannot_be_read(trained, predict, tmp_path):
+    own = FRAME[:7].rename(columns={"outcome": "end"}).assign(noise=1.5)
+    assert " of 7)" in predict(trained.csv, write(own, tmp_path / "own.csv"), "--label-column", "end").stdout
+    broken = FRAME[:8].drop(columns="outcome").astype(object)
     broken.loc[7, "age"] = "old"
-    found = predict(trained.csv, write(broken, tmp_path / "broken.csv"), "--json")
+    found = predict(trained.csv, write(broken, tmp_path / "broken.csv"), "--csv", tmp_path / "left.csv")
     assert (found.exit_code, "row 7 has 'old' in the column 'age'" in found.stderr) == (1, True)
-    assert json.loads(found.stdout) == measures
+    assert pd.read_csv(tmp_path / "left.csv")["prediction"].isna().tolist() == [False] * 7 + [True]
 
 
 def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(trained, predict, tmp_path):
     strange = FRAME[:6].assign(job=["baker", *FRAME["job"][1:4], "judge", "nurse"])
-    found = predict(trained.csv, write(strange.drop(columns="outcome"), tmp_path / "own.csv"), "--json")
+    own = write(strange.drop(columns="outcome"), tmp_path / "own.csv")
+    found = predict(trained.csv, own, "--csv", tmp_path / "left.csv")
     assert found.exit_code == 0
     assert found.stderr.startswith("warning: 2 of 6 rows have a category that no training sample had")
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [line.get("unknown_categories") for line in lines] == [["job"], None, None, None, ["job"], None]
+    table = pd.read_csv(tmp_path / "left.csv").fillna("")
+    assert table["unknown"].tolist() == ["job", "", "", "", "job", ""]
     # in Python alike; and what it is judged by is a row of features none of which stands for a job
     client = protosphere.Client(trained.csv)
     answers = client.predict(strange)
     assert answers.unknown.tolist() == [True, False, False, False, True, False]
-    assert list(answers.names) == [line["class"] for line in lines]
+    assert list(answers.names) == table["prediction"].tolist()
     age, visits = FRAME["age"][0], FRAME["visits"][0]
     row = np.array([[age, np.isnan(age), visits, 0, 0, 0, 0]])
     assert client.predict(row).scores[0] == pytest.approx(answers.scores[0], abs=1e-6)
     # columns that it does not read may hold anything
     more = strange.assign(notes=["a", 1, None, 2.5, "b", "c"])
     assert client.predict(more).labels.tolist() == answers.labels.tolist()
-    with pytest.raises(DataError, match="'age' twice"):
-        client.predict(pd.concat([strange, strange["age"]], axis=1))
-    with pytest.raises(DataError, match="beyond 64 bits"):
-        client.predict(strange.assign(visits=[10**30] * 6))
+    for wrong in (pd.concat([strange, strange["age"]], axis=1), strange.assign(visits=[10**30] * 6)):
+        with pytest.raises(DataError, match="x has a column twice"):
+            client.predict(wrong)
 
 
 # --- what is of no use ------------------------------------------------------------------------------------

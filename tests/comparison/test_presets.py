@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from protosphere.comparison.spec import comparison_names, load
-from protosphere.comparison.trials import not_default, settings_of
+from protosphere.comparison.trials import settings_of
 from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method
 
@@ -52,9 +52,14 @@ def shared(settings):
     return {name: value for name, value in first.items() if all(o.get(name, "default") == value for o in others)}
 
 
+def not_default(settings):
+    """The settings that differ from their defaults."""
+    return without(settings, known_settings(settings["strategy"]))
+
+
 def without(settings, common):
-    """What is not among those in common."""
-    return {name: value for name, value in settings.items() if name not in common}
+    """What is not among those in common, by name and value."""
+    return {name: value for name, value in settings.items() if name not in common or common[name] != value}
 
 
 def everything():

@@ -384,8 +384,8 @@ def test_each_site_has_a_model_of_its_own_table_or_arrays_which_reads_them_as_th
     name = folder_of(finished[1]).name
     for number, file in enumerate(files):
         state = deployment.folder / f"site-{number}" / "state" / "clients" / name / str(number)
-        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
-        assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
+        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file)])
+        assert (found.stderr, " of 60)" in found.stdout) == ("", True)
 
 
 def test_strangers_are_sent_away_and_leave_no_trace(finished, metrics, deployment):

@@ -740,14 +740,14 @@ MUTANTS = {
     ),
     "methods counted that no table shows": Mutant(
         COMPARISON + "report.py",
-        "_page(folder, once, trials,",
-        "_page(folder, comparison, trials,",
+        "_page(once, frame,",
+        "_page(spec, frame,",
         "tests/comparison/test_variants.py",
     ),
     "a value chosen by test samples": Mutant(
         COMPARISON + "frame.py",
         "summarise(runs_of(trials, row.label, entry.label)[VALIDATION])",
-        'summarise(runs_of(trials, row.label, entry.label)["headline"])',
+        'summarise(runs_of(trials, row.label, entry.label)[f"metric: {spec.metrics[0]}"])',
         "tests/comparison/test_variants.py",
     ),
     "the worst value chosen": Mutant(
@@ -800,8 +800,8 @@ MUTANTS = {
     ),
     "Greek letters that LaTeX's fonts lack": Mutant(
         COMPARISON + "tables.py",
-        "TEX.get(letter) or _greek(letter)",
-        "TEX.get(letter) or letter",
+        r'rf"$\{name}$" for letter, name in GREEK.items()',
+        "letter for letter in GREEK",
         "tests/comparison/test_tables.py",
     ),
     "a bar that ends a Markdown cell": Mutant(

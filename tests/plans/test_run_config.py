@@ -4,21 +4,17 @@ import json
 import os
 from codecs import BOM_UTF8
 
-import numpy as np
 import pytest
 
 from protosphere.comparison.spec import read as read_plan
 from protosphere.core.errors import DataError, SettingError
 from protosphere.data.forms.folders import listed_classes
-from protosphere.plans import run_config
 from protosphere.plans.assignments import read_assignments, read_toml
 from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.opening import open_folder
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
-
-AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
 
 @pytest.fixture(autouse=True)
@@ -79,17 +75,6 @@ def test_later_wins(tmp_path):
     assert (made.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
 
 
-def test_the_authors_table_is_that_of_the_methods_page():
-    """20 clients, 102 holdings, 6,000 images of each class."""
-    rows = [
-        line.split(",")[1:] for line in (run_config.PRESETS / "partitions" / AUTHORS_TABLE).read_text().splitlines()
-    ]
-    counts = np.array(rows[1:], dtype=int)
-    assert counts.shape == (20, 10)
-    assert (counts > 0).sum() == 102
-    assert (counts.sum(axis=0) == 6000).all()
-
-
 def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
@@ -124,47 +109,43 @@ def test_another_strategy_leaves_a_presets_method_behind_but_not_what_is_asked_f
         ("{here}/all/one", "{here}/all/one"),
         ("./all/one, digits,~/all/two", "{here}/all/one,digits,{here}/all/two"),
         ("../{name}/all/*", "{here}/all/*"),
+        ("./in, out/one", "{here}/in, out/one"),
+        # a folder of this name is no data set of this name
+        ("digits", "digits"),
     ],
 )
 def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("one", "two"):
-        paint(tmp_path / "all" / name, "0123456789", 2)
+    (tmp_path / "digits").mkdir()
+    for name in ("all/one", "all/two", "in, out/one"):
+        paint(tmp_path / name, "0123456789", 2)
     given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
     settings = f'dataset="{given}" partition="iid" min-samples=1'
-    made = plan([settings], clients=2).run_config
-    assert made["dataset"] == found
+    assert plan([settings], clients=2).run_config["dataset"] == found
 
 
-def test_folders_with_commas(tmp_path, monkeypatch):
+def test_a_comma_in_a_list_of_folders_is_refused(tmp_path, monkeypatch):
     paint(tmp_path / "in, out" / "one", "0123456789", 2)
-    config = plan(['dataset="./in, out/one" partition="iid" min-samples=1'], clients=2).run_config
-    assert config["dataset"] == str(tmp_path / "in, out" / "one")
     monkeypatch.chdir(tmp_path / "in, out")
-    with pytest.raises(
-        SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would split it in the list"
-    ):
+    with pytest.raises(SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would split it"):
         plan(['dataset="./one,digits"'])
     with pytest.raises(DataError, match="a list with an empty item"):
         plan(['dataset="./one,,digits"'])
 
 
-def test_names_of_data_sets_are_no_paths(tmp_path):
-    (tmp_path / "digits").mkdir()
-    assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
-
-
-def test_an_encoder_is_sought_from_the_working_directory(tmp_path):
-    made = plan(['encoder="hf:./encoder"'], trains=False).run_config
-    assert made["encoder"] == f"hf:{tmp_path / 'encoder'}"
-
-
-def test_the_results_folder_is_resolved_and_not_made(tmp_path):
-    assert plan(results="out").run_config["results-dir"] == str(tmp_path / "out")
-    assert plan(['results-dir="more/out"']).run_config["results-dir"] == str(tmp_path / "more" / "out")
-    assert plan(['results-dir="a"'], results="b").run_config["results-dir"] == str(tmp_path / "b")
+def test_other_paths_are_resolved_and_not_made(tmp_path):
+    (tmp_path / "mine.csv").write_text(",".join(["client", *map(str, range(10))]) + "\n" + "0" + ",9" * 10 + "\n")
+    made = plan(['partition="table" partition-table="mine.csv"'], clients=1).run_config
+    assert made["partition-table"] == str(tmp_path / "mine.csv")
+    assert plan(['encoder="hf:./encoder"'], trains=False).run_config["encoder"] == f"hf:{tmp_path / 'encoder'}"
+    for settings, results, found in (
+        ([], "out", "out"),
+        (['results-dir="a/b"'], "", "a/b"),
+        (['results-dir="a"'], "b", "b"),
+    ):
+        assert plan(settings, results=results).run_config["results-dir"] == str(tmp_path / found)
     assert plan().run_config["results-dir"] == ""
-    assert not any((tmp_path / name).exists() for name in ("out", "more", "a", "b", "home/results"))
+    assert not any((tmp_path / name).exists() for name in ("out", "a", "b", "home/results"))
 
 
 # --- resuming ---------------------------------------------------------------------------------------
