@@ -16,6 +16,7 @@ from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_u
 from protosphere.models.encoder import suggest_encoder
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options, Pulled, SpaceObjective
 from protosphere.strategies.registry import METHODS as METHODS
+from protosphere.strategies.registry import location
 from protosphere.strategies.release import (
     OWN_POOL,
     OWN_RULE,
@@ -115,7 +116,7 @@ def load_method(name: str) -> Method:
         if not isinstance(plugin, Method):
             raise SettingError(
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and not a Method; "
-                "docs/adding-a-method.md shows one.",
+                "docs/adding-a-method.md shows one."
             )
         try:
             refuse_unread_members(plugin)
@@ -127,8 +128,8 @@ def load_method(name: str) -> Method:
             f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is "
             "allowed, or a method of your own as ./file.py or package.module:NAME."
         )
-    module, _, attribute = METHODS[name].module.partition(":")
-    method: Method = getattr(import_module(module), attribute or "METHOD")
+    module, attribute = location(name)
+    method: Method = getattr(import_module(module), attribute)
     return method
 
 
@@ -167,40 +168,20 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     encoder = default_encoder(method)
     if encoder and settings.privacy == "none" and not settings.encoder:
         settings = settings.model_copy(update={"encoder": encoder})
-    settings_by_type: dict[type, Any] = {}
-    for prefix, kind in method.settings.items():
-        values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
-        unknown_names = set(values) - set(_list_names(kind))
-        if unknown_names and plugins.is_plugin(settings.strategy):
-            # The user's copy of a built-in method may have other settings, and the user did not set the defaults of
-            # ours.
-            defaults = known_settings()
-            values = {
-                n: v for n, v in values.items() if n not in unknown_names or defaults.get(f"{prefix}.{n}", kind) != v
-            }
-        refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
-        settings_by_type[kind] = check(kind, values, f"{prefix}.")
-    if settings.prototypes_from == "training" and (method.uploads_features or settings.inference == DISCRIMINANT):
-        cause = (
-            "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
-        )
-        raise SettingError(
-            f'setting `prototypes-from` is "training", but {cause} the trained model\'s features; remove it ("model").'
-        )
-    options = Options(settings_by_type)
+    options = _read_options(method, run_config, settings.strategy)
     run = Run(settings, method, options)
-    # The rules without an exchange are controls, and no client predicts by them.
-    rules = [rule for rule in run.rules if rule not in (OWN_RULE, OWN_POOL)]
-    if settings.inference not in ("auto", *rules):
-        raise SettingError(
-            f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
-            f"{' or '.join(rules)}."
-        )
+    _refuse_rules(run)
     try:
         exchange = method.exchange(options)
     except MethodError as error:
         raise SettingError(f"setting `strategy` is {shown(settings.strategy)}, but {error}") from None
-    _refuse_unobeyed(settings, exchange)
+    if exchange.kinds() and settings.wire_dtype != "float32" and not _obeys_wire_dtype(exchange):
+        # if it were ignored, the run's settings would mislead
+        raise SettingError(
+            f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which is the format of prototype vectors and "
+            f"weights, but `{settings.strategy}` sends {' and '.join(sorted(exchange.kinds()))}; remove it "
+            '("float32").'
+        )
     if run.private:
         refuse_unreleasable(settings, method, options)
         return run
@@ -218,18 +199,43 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     return run
 
 
-def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
-    """Refuse a number format that no part of the messages uses: if it were ignored, the run's settings would mislead.
+def _read_options(method: Method, run_config: Mapping[str, Scalar], strategy: str = "") -> Options:
+    """A method's own settings.
 
-    Raises:
-        SettingError: names the setting and the kinds of parts.
+    Args:
+        strategy: the setting that names the method; "" if other names of its prefixes are to be refused in any case.
     """
-    kinds = exchange.kinds()
-    sent = " and ".join(sorted(kinds))
-    if kinds and settings.wire_dtype != "float32" and not _obeys_wire_dtype(exchange):
+    options: dict[type, Any] = {}
+    for prefix, kind in method.settings.items():
+        values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
+        unknown_names = set(values) - set(_list_names(kind))
+        if unknown_names and plugins.is_plugin(strategy):
+            # The user's copy of a built-in method may have other settings, and the user did not set the defaults of
+            # ours.
+            defaults = known_settings()
+            values = {
+                n: v for n, v in values.items() if n not in unknown_names or defaults.get(f"{prefix}.{n}", kind) != v
+            }
+        refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
+        options[kind] = check(kind, values, f"{prefix}.")
+    return Options(options)
+
+
+def _refuse_rules(run: Run) -> None:
+    """Refuse an inference rule that the method does not have, or whose features `prototypes-from` drops."""
+    settings = run.settings
+    by_discriminant = settings.inference == DISCRIMINANT
+    if settings.prototypes_from == "training" and (run.method.uploads_features or by_discriminant):
+        cause = "the rule `discriminant` needs" if by_discriminant else f"`{settings.strategy}` uploads"
         raise SettingError(
-            f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which is the format of prototype vectors and "
-            f'weights, but `{settings.strategy}` sends {sent}; remove it ("float32").'
+            f'setting `prototypes-from` is "training", but {cause} the trained model\'s features; remove it ("model").'
+        )
+    # the rules without an exchange are controls, and no client predicts by them
+    rules = [rule for rule in run.rules if rule not in (OWN_RULE, OWN_POOL)]
+    if settings.inference not in ("auto", *rules):
+        raise SettingError(
+            f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
+            f"{' or '.join(rules)}."
         )
 
 
@@ -356,18 +362,15 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     names = {name for name in known_settings(strategy) if _belongs_to(method, name)}
     if plugins.is_plugin(strategy):
         return names
-    settings_by_type: dict[type, Any] = {}
-    for prefix, kind in method.settings.items():
-        values = {n.removeprefix(f"{prefix}."): v for n, v in run_config.items() if n.startswith(f"{prefix}.")}
-        settings_by_type[kind] = check(kind, values, f"{prefix}.")
-    exchange = method.exchange(Options(settings_by_type))
+    options = _read_options(method, run_config)
+    exchange = method.exchange(options)
     if not issubclass(method.objective, Pulled):
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
         names -= {"max-prototype-norm"}
     if not _obeys_wire_dtype(exchange):
         names -= {"wire-dtype"}
-    names -= method.ignored_settings(Options(settings_by_type)) - (OF_CLAIMS if exchange.counts else frozenset())
+    names -= method.ignored_settings(options) - (OF_CLAIMS if exchange.counts else frozenset())
     if not exchange.weights:
         names -= {"share-buffers"}
     return names

@@ -23,13 +23,7 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.companion import Mixture
 from protosphere.models.optimiser import EagerSGD
-from protosphere.strategies.weights import (
-    AVERAGING,
-    COMPANION,
-    AveragedCompanions,
-    SharedObjective,
-    companion,
-)
+from protosphere.strategies.weights import AVERAGING, COMPANION, AveragedCompanions, SharedObjective, companion
 
 
 @m.method_settings
@@ -46,12 +40,9 @@ class APFLSettings:
 
 
 class APFLObjective(SharedObjective):
-    """Client half: the companion is exchanged."""
-
     parts: Sequence[str] = (COMPANION,)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Build v and w from the same start, and alpha."""
         options = self.options[APFLSettings]
         return Mixture(model, options.alpha, options.adaptive)
 
@@ -70,20 +61,13 @@ class APFLObjective(SharedObjective):
         return [m.Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE(v') + CE(w)."""
         mixture = super().loss(state, batch, phase, round_number)
         global_loss = cross_entropy(state.module.companion(batch.inputs), batch.labels)
         return m.Loss(
-            mixture.total + global_loss,
-            mixture.parts | {"global-cross-entropy": global_loss},
-            mixture.features,
+            mixture.total + global_loss, mixture.parts | {"global-cross-entropy": global_loss}, mixture.features
         )
 
 
 METHOD = replace(
-    AVERAGING,
-    server=AveragedCompanions,
-    objective=APFLObjective,
-    settings={"apfl": APFLSettings},
-    exchange=companion,
+    AVERAGING, server=AveragedCompanions, objective=APFLObjective, settings={"apfl": APFLSettings}, exchange=companion
 )

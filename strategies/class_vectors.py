@@ -19,10 +19,10 @@ VECTORS = "vectors"  # entry of the state, (K, d) float64
 CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # entries of a total: (K, d) and (K,)
 
 
-def with_class_vectors(*parts: str, counts: bool = False) -> m.Exchange:
+def with_class_vectors(*parts: str) -> m.Exchange:
     """Parts of weights and class vectors, in both directions."""
     weights = both_ways(*parts)
-    return m.Exchange((*weights.up, m.Part("prototypes", counts=counts)), (*weights.down, m.PROTOTYPES))
+    return m.Exchange((*weights.up, m.PROTOTYPES), (*weights.down, m.PROTOTYPES))
 
 
 def received_vectors(received: m.Payload | None, start: Tensor) -> m.PrototypeSet:
@@ -39,8 +39,6 @@ def orthonormal(num_classes: int, dim: int, seed: int) -> Tensor:
 
 
 class AveragedWithClassVectors(AveragedWeights):
-    """Server half."""
-
     one_architecture = True
 
     def start(self) -> Tensor:
@@ -52,31 +50,23 @@ class AveragedWithClassVectors(AveragedWeights):
 
         Args:
             vectors: v_c^r, (K, d).
-            sums: weight times prototype, summed over a class's holders, (K, d).
-            weights: the sums of these weights, (K,); 0 for a class that no client reported.
+            sums: omega_i times prototype, summed over a class's holders, (K, d).
+            weights: the sums of these omega_i, (K,); 0 for a class that no client reported.
             total: the sum of omega_i over all uploads, ().
         """
         raise NotImplementedError(f"{type(self).__name__} does not define how its class vectors are updated")
 
-    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """The weight of each prototype in an upload, (k,) float64."""
-        return torch.ones(len(prototypes), dtype=torch.float64)
-
     def begin(self) -> m.Outcome:
-        """Start from the vectors that both ends draw."""
         return m.Outcome({VECTORS: self.start()}, {})
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """Add the class prototypes to the contribution of the weights."""
-        prototypes = m.prototypes_of(upload)
-        weights = self.class_weights(prototypes, identity)
-        sums, _ = prototypes.with_vectors(weights.unsqueeze(1) * prototypes.vectors.double()).table(self.num_classes)
-        total = torch.zeros(self.num_classes, dtype=torch.float64)
-        total[prototypes.labels] = weights
-        return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: total}
+        prototypes, omega = m.prototypes_of(upload), self.omega(identity)
+        sums, _ = prototypes.with_vectors(omega * prototypes.vectors.double()).table(self.num_classes)
+        weights = torch.zeros(self.num_classes, dtype=torch.float64)
+        weights[prototypes.labels] = omega
+        return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: weights}
 
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
-        """The mean weights, and the updated vectors."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         vectors = self.update_vectors(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])

@@ -1,7 +1,7 @@
 """Base of methods whose clients share a second model, the companion, which a setting names (FML, FedMRL).
 
     client   its own model, of any architecture, and the companion, whose weights are exchanged
-    server   sum_{i in S} w_i / |S|: the unweighted mean, unless a method sets other weights
+    server   sum_{i in S} w_i / |S|: the unweighted mean
 
 The companion is initialised from the run's seed alone, so it is equal on all clients. Its name and size are reported
 with the run's metrics.
@@ -55,7 +55,6 @@ class CompanionObjective(SharedObjective):
 
     @property
     def companion(self) -> str:
-        """The companion's name, from the method's settings."""
         return self.options[self.kind].companion or model_names(self.settings.models)[0]
 
     def second(self, model: m.SplitModel, feature_dim: int) -> m.SplitModel:
@@ -71,7 +70,9 @@ def companion_of(objective: m.Objective) -> str:
 
 
 class MeanOfCompanions(AveragedWeights):
-    """Server half: one group of all clients, equally weighted unless the method says otherwise."""
+    """Server half: one group of all clients, equally weighted."""
+
+    weighting = "uniform"
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Check that all clients have built the same companion."""
@@ -83,8 +84,3 @@ class MeanOfCompanions(AveragedWeights):
                 "the first client's; give every client the same version of this program and of the model."
             )
         return notices
-
-    @property
-    def weighting(self) -> str:
-        """Equal weights, whatever the sample counts."""
-        return "uniform"

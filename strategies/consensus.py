@@ -1,7 +1,7 @@
 """The consensus space that FedPAGR and FedProc share: its model, prediction by its prototypes, and seeded
 directions."""
 
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,30 +19,22 @@ def random_directions(num_classes: int, dim: int, seed: int, method: str) -> m.P
     return m.PrototypeSet(torch.arange(num_classes), vectors.float())
 
 
-class ConsensusOptions(Protocol):
-    """The settings that both share: the temperature of the prototype logits, and the projection head's dropout."""
-
-    temperature: float
-    dropout: float
-
-
 class ConsensusObjective(m.Objective):
-    """Client half: features are unit vectors z = Normalize(g(f(x))) (FedPAGR, Eq. 1)."""
+    """Client half: features are unit vectors z = Normalize(g(f(x))) (FedPAGR, Eq. 1).
 
-    options_type: type[ConsensusOptions]
+    Attributes:
+        kind: the method's settings, with `temperature` of the prototype logits and `dropout` of the projection head.
+    """
 
-    @property
-    def consensus_options(self) -> ConsensusOptions:
-        """The method's settings."""
-        return self.options[self.options_type]
+    kind: type[Any]
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Put the consensus projection head on the extractor, and a classifier into the consensus space."""
-        return ConsensusModel(model, seed, self.consensus_options.dropout)
+        return ConsensusModel(model, seed, self.options[self.kind].dropout)
 
     def ensemble_probabilities(self, state: m.ClientState, z: Tensor) -> Tensor | None:
         """The class probabilities of the paper's ensemble, (n, d) -> (n, K): softmax of z P^T over the temperature;
         None before there is a prototype."""
         if state.table is None:
             return None
-        return prototype_probabilities(z, *state.table, temperature=self.consensus_options.temperature)
+        return prototype_probabilities(z, *state.table, temperature=self.options[self.kind].temperature)

@@ -1,9 +1,6 @@
-"""A method is one file with two halves: a ServerHalf and an Objective (client).
-
-The server half turns a round's uploads into the next round's downloads; server_app runs the rounds. The Objective
-defines what the method changes in the training loop that all methods share. Its defaults are plain local training with
-the prototypes of section 0 of the methods page; a method overrides what its paper changes.
-"""
+"""A method is one file with two halves: the server half turns a round's uploads into the next round's downloads, and
+the objective defines what the method changes in the training loop that all clients share. A method overrides what its
+paper changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -160,12 +157,7 @@ class Options:
 
     def __getitem__(self, kind: type[T]) -> T:
         if kind not in self.values:
-            name = kind.__name__
-            raise MethodError(
-                f"one half of the method reads the settings {name}, which its Method(...) does not name: add "
-                f'"{name.removesuffix("Settings").lower()}": {name} to its `settings`, with '
-                f"`from {kind.__module__} import {name}`."
-            )
+            raise MethodError(f"a half reads {kind.__name__}, which `settings` of its Method(...) do not name.")
         value: T = self.values[kind]
         return value
 
@@ -427,7 +419,7 @@ class SparseServer(ServerHalf):
 
 
 def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:
-    """Why an upload is impossible, for any method; "" if it is plausible."""
+    """`CheckedServer.contradiction`, for any method."""
     return half.contradiction(partition, upload) if isinstance(half, CheckedServer) else ""
 
 

@@ -49,12 +49,9 @@ class DittoSettings:
 
 
 class DittoObjective(SharedObjective):
-    """Client half: the companion is exchanged."""
-
     parts: Sequence[str] = (COMPANION,)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Build v, and w from the same start."""
         return WithCompanion(model)
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
@@ -63,7 +60,6 @@ class DittoObjective(SharedObjective):
         state.received = anchored(state.module.companion)
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """First w, then v."""
         shared, personal = (
             [p for p in module.parameters() if p.requires_grad]
             for module in (state.module.companion, state.module.model)
@@ -76,7 +72,6 @@ class DittoObjective(SharedObjective):
         ]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE for w; CE + (lambda / 2) ||v - w^r||^2 for v."""
         if phase.name == GLOBAL:
             z = state.module.companion.features(batch.inputs)
             plain = cross_entropy(state.module.companion.classify(z), batch.labels)

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from protosphere import method as m
 from protosphere.prototypes.prediction import linear_discriminant
-from protosphere.strategies.weights import refuse_other_layouts
 
 DISCRIMINANT = "discriminant"
 CLASSIFIER = "classifier"
@@ -20,7 +19,6 @@ TEMPERATURES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 WEIGHT, BIAS = "weight", "bias"  # tensors of a classifier, (K, d) and (K,)
 # message part (K,): 0 for a class without samples, else 1 + ln of the factor that restores both tensors
 KNOWN = "known"
-SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that `KNOWN` needs
 DISCLOSURES = ("roughly what its samples look like, which follows from these features",)
 
 
@@ -94,42 +92,6 @@ def choose_temperature(class_scores: Tensor, labels: Tensor, num_classes: int) -
     return max(TEMPERATURES, key=log_likelihood)
 
 
-def unknown(layouts: Mapping[str, m.Layout]) -> dict[str, m.Weights]:
-    """Weights with these layouts before anything is known."""
-    return {part: m.Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
-
-
-def check_space(half: m.ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, m.Layout]) -> None:
-    """Check the norm bound, which must leave room for the part `KNOWN`, and that all clients' layouts are equal.
-
-    Raises:
-        SettingError: one of them fails.
-    """
-    settings = half.settings
-    smallest_bound = SMALLEST_BOUND * num_classes**0.5
-    if settings.max_prototype_norm < smallest_bound:
-        raise m.SettingError(
-            f"setting `max-prototype-norm` is {settings.max_prototype_norm:g}, but the classifier that "
-            f"`{settings.strategy}` sends of {num_classes} classes needs {smallest_bound:.3g}; raise it."
-        )
-    for part, layout in layouts.items():
-        refuse_other_layouts(half, part, layout)
-
-
-def check_unit_vectors(half: m.ServerHalf) -> None:
-    """Refuse an `encoder-radius`, for a method whose mathematics needs unit vectors.
-
-    Raises:
-        SettingError: `encoder-radius` is not 0.
-    """
-    settings = half.settings
-    if settings.encoder_radius:
-        raise m.SettingError(
-            f"setting `encoder-radius` is {settings.encoder_radius}, but `{settings.strategy}` works with unit "
-            "vectors; remove it (0)."
-        )
-
-
 def discriminant_layout(num_classes: int, dim: int) -> m.Layout:
     """Layout of a linear classifier, such as the discriminant, as a part of weights."""
     return (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
@@ -179,11 +141,6 @@ def within_bound(tensors: Mapping[str, Tensor], present: Tensor, bound: float) -
 def inverse_factor(known: Tensor) -> Tensor:
     """The factor that restores the tensors of `within_bound`, from `KNOWN` (K,)."""
     return (known.max() - 1).clamp_min(0).exp()
-
-
-def discriminant_scores(received: m.Payload | None, directions: Tensor) -> Tensor | None:
-    """`linear_scores` with the discriminant."""
-    return linear_scores(received, DISCRIMINANT, directions)
 
 
 def linear_scores(received: m.Payload | None, part: str, features: Tensor) -> Tensor | None:

@@ -8,53 +8,36 @@ the space of a public encoder. AFL (He et al., CVPR 2025; arXiv 2405.16240) deri
 W does not depend on how the samples are partitioned: it is the ridge regression on all of them.
 strategies/one_exchange.py defines which clients send when. Both sums are divided by the client's number of samples,
 which keeps them below 1, and are sent as float32: the relative error of W is about 1e-7 times its condition number
-(tests/strategies/test_fed3r.py).
-
-With `fed3r.random-features` D (Fed3R-RF) it approximates kernel ridge regression: z becomes
-
-    phi(z) = sqrt(2 / D) (cos z R, sin z R),  R (d, D / 2) from N(0, 1 / sigma^2), equal at all clients
-
-whose inner products approximate exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
+(tests/strategies/test_class_statistics.py).
 
 With a robust `fed3r.aggregation`, class means and counts are sent together with G_k, and both sums use robust centres
 of the means (strategies/statistics.py).
 
 Departures. Features are unit vectors, while the paper uses the encoder's output (`encoder-radius`); the authors' lambda
 therefore shrinks more. The authors' code appends a constant to the features and divides each w_c by its length, so that
-no class wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless
-`fed3r.normalise` is true. The code has no random features: the pairs of cosine and sine, whose squares add up to 1, are
-ours. The encoder is not fine-tuned afterwards (Fed3R+FT); a private model is trained instead.
+no class wins by its number of samples; here, as in AFL, there is no constant, and the length stays. The paper's random
+features (Fed3R-RF) are not implemented, and the encoder is not fine-tuned afterwards (Fed3R+FT); a private model is
+trained instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import Annotated
 
 import torch
-from pydantic import AfterValidator
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot
 
 from protosphere import method as m
-from protosphere.strategies.encoder_space import (
-    CLASSIFIER,
-    DISCLOSURES,
-    discriminant_layout,
-    linear_classifier,
-    linear_scores,
-)
-from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
-from protosphere.strategies.release import RULE
+from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, discriminant_layout, linear_classifier
+from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, OneExchangeObjective
 from protosphere.strategies.statistics import (
     ROUNDING,
+    Pooled,
+    PooledServer,
     Statistics,
-    add_clients,
     hear,
-    pool,
     refute_means,
     refute_scatter,
-    state_of,
 )
 
 MEANS = m.Part("prototypes", counts=True)
@@ -62,18 +45,11 @@ SUMS = "sums"  # the part that is uploaded
 GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
 ROUNDED = 1e-5  # rounding error of float32 in a trace or an eigenvalue of G_k / n_k
 INVERTIBLE = 1e-5  # added to its eigenvalues when B_k / n_k is checked against it
-MOST_FEATURES = 16_000  # of which a message can hold the products
 EXPLAINED = 1e-2  # rounding errors of both in the share of samples that a regression explains
 DISCLOSED = (
     "the sums of products of its samples' features, which of fewer samples than dimensions tell what space they span, "
     "and the sums of the features by class, which tell about how many samples of each class it has"
 )
-
-
-def _check_pairs(number: int) -> int:
-    if number % 2 or number > MOST_FEATURES:
-        raise ValueError(f"should be even, as cosines and sines come in pairs, and at most {MOST_FEATURES}")
-    return number
 
 
 @m.method_settings
@@ -82,30 +58,13 @@ class Fed3RSettings:
 
     Attributes:
         ridge: lambda, added to the eigenvalues of G. Authors' code: 0.01.
-        normalise: divide each w_c by its length. AFL: false; Fed3R's authors: true.
-        random_features: D, even number of random features (D^2 values go up); 0: none.
-        sigma: width of the random features' kernel. Ours.
         fewest: classes with fewer samples are in neither sum. Paper: 1.
         aggregation: how each class's means are aggregated. Paper: mean.
     """
 
     ridge: m.Positive = 0.01
-    normalise: bool = False
-    random_features: Annotated[m.Count, AfterValidator(_check_pairs)] = 0
-    sigma: m.Positive = 1.0
     fewest: m.AtLeastOne = 1
     aggregation: m.ClassAggregation = "mean"
-
-
-def width(options: m.Options, dim: int) -> int:
-    """Number of features per sample: d, or D."""
-    return options[Fed3RSettings].random_features or dim
-
-
-@lru_cache(maxsize=4)
-def directions_of_waves(seed: int, dim: int, number: int) -> Tensor:
-    """R times sigma, (d, D / 2) float64."""
-    return torch.randn(dim, number // 2, generator=m.generator(seed, "fed3r", "random-features"), dtype=torch.float64)
 
 
 def ridge(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
@@ -120,32 +79,20 @@ def ridge(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
 
 
 class Fed3RObjective(OneExchangeObjective):
-    """Client half."""
-
-    @property
-    def fewest(self) -> int:
-        return self.options[Fed3RSettings].fewest
+    kind = Fed3RSettings
 
     @staticmethod
-    def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
+    def layouts(num_classes: int, dim: int) -> Mapping[str, m.Layout]:
         """Layouts of G_k and B_k, and of the classifier."""
-        size = width(options, dim)
-        up = ((GRAM, (size, size)), (TARGETS, (num_classes, size)))
-        return {CLASSIFIER: discriminant_layout(num_classes, size), SUMS: up}
+        up = ((GRAM, (dim, dim)), (TARGETS, (num_classes, dim)))
+        return {CLASSIFIER: discriminant_layout(num_classes, dim), SUMS: up}
 
-    def features_of(self, directions: Tensor) -> Tensor:
-        """z, or the random features phi(z): (n, d) to (n, D)."""
-        options = self.options[Fed3RSettings]
-        if not options.random_features:
-            return directions
-        waves = directions_of_waves(self.settings.seed, directions.shape[1], options.random_features).to(directions)
-        angles = directions @ (waves / options.sigma)
-        return torch.cat([angles.cos(), angles.sin()], dim=1) * (2 / options.random_features) ** 0.5
-
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
-        """G_k and B_k, divided by n_k."""
-        z, targets = self.features_of(features), one_hot(labels, self.num_classes).double()
-        sums = {GRAM: z.T @ z / max(samples, 1), TARGETS: targets.T @ z / max(samples, 1)}
+    def summarise(self, features: Tensor, labels: Tensor) -> m.Payload:
+        """G_k and B_k, divided by n_k, the number of all samples; for a robust aggregation, also m_kc and n_kc."""
+        samples = max(len(labels), 1)
+        z, labels = self.sent_samples(features, labels)
+        targets = one_hot(labels, self.num_classes).double()
+        sums = {GRAM: z.T @ z / samples, TARGETS: targets.T @ z / samples}
         upload: m.Payload = {SUMS: m.Weights({name: tensor.float() for name, tensor in sums.items()})}
         if self.options[Fed3RSettings].aggregation != "mean":
             classes, counts = labels.unique(return_counts=True)
@@ -153,26 +100,9 @@ class Fed3RObjective(OneExchangeObjective):
             upload = {MEANS.name: m.PrototypeSet(classes, means.float(), counts), **upload}
         return upload
 
-    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
-        """z w_c."""
-        return linear_scores(space, CLASSIFIER, self.features_of(directions))
 
-
-class Fed3R(OneExchange):
-    """Server half: the sums over all clients, and their regression."""
-
+class Fed3R(PooledServer):
     objective = Fed3RObjective
-
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that random features are not combined with a robust aggregation, which works on means of d values."""
-        notices = super().check(num_classes, dim)
-        options = self.options[Fed3RSettings]
-        if options.aggregation != "mean" and options.random_features:
-            raise m.SettingError(
-                f'setting `fed3r.aggregation` is "{options.aggregation}", which does not go with '
-                "`fed3r.random-features`; set one of them to its default."
-            )
-        return notices
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Refuse sums that no unit vectors of the client's classes can have."""
@@ -187,67 +117,47 @@ class Fed3R(OneExchange):
         reason = refute_sums(gram, tensors[TARGETS].double(), explicable)
         if reason or MEANS.name not in upload:
             return reason
-        scatter = _read_statistics(upload, float(self.identities[partition].rows[0])).scatter
-        samples = max(self.identities[partition].rows[0], 1)
-        return refute_means(m.prototypes_of(upload)) or refute_scatter(scatter / samples, 2 * ROUNDING)
+        scatter = self.read(partition, upload).scatter / max(self.identities[partition].rows[0], 1)
+        return refute_means(m.prototypes_of(upload)) or refute_scatter(scatter, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Compute W from all clients that have sent so far, each counted once."""
+        if self.aggregation != "mean":
+            return super().aggregate(uploads, state, server_round)
         heard, fresh = hear(uploads, state)
-        figures, warnings = {"heard": len(heard)}, self.unheard(heard, server_round)
+        figures = {"heard": len(heard)}
         if not fresh:
-            return m.Outcome(state, {}, figures, warnings, keeps=True)
-        if self.options[Fed3RSettings].aggregation != "mean":
-            return self._aggregate_robustly(uploads, state, server_round)
-        size = width(self.options, self.dim)
-        gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
-        sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
+            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+        gram = state["gram"].clone() if state else torch.zeros(self.dim, self.dim, dtype=torch.float64)
+        sums = state["targets"].clone() if state else torch.zeros(self.num_classes, self.dim, dtype=torch.float64)
         for partition in fresh:
             tensors, samples = m.weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
             gram += samples * tensors[GRAM].double()
             sums += samples * tensors[TARGETS].double()
-        if self.ends(server_round):
-            warnings += self.unknown(sums.any(dim=1))
         new_state = {"heard": torch.tensor(heard), GRAM: gram, TARGETS: sums}
-        return m.Outcome(new_state, {m.EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
+        downloads = {m.EVERYONE: self._build_classifier(gram, sums)}
+        return m.Outcome(new_state, downloads, figures, self.warnings(heard, sums.any(dim=1), server_round))
 
-    def _aggregate_robustly(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+    def read(self, partition: int, upload: m.Payload) -> Statistics:
+        """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.
+
+        n_k, the divisor of G_k, includes samples of classes with few samples; the counts are scaled down if their sum
+        exceeds it.
+        """
+        samples, means = float(self.identities[partition].rows[0]), m.prototypes_of(upload)
+        assert means.counts is not None
+        counts, vectors = means.counts.double(), means.vectors.double()
+        counts = counts * min(1.0, samples / float(counts.sum())) if len(means) else counts
+        gram = samples * m.weights_of(upload, SUMS).tensors[GRAM].double()
+        return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
+
+    def classifier(self, pooled: Pooled) -> m.Payload:
         """The same from sums that use robust centres."""
-        heard, fresh = hear(uploads, state)
-        warnings = self.unheard(heard, server_round)
+        return self._build_classifier(pooled.moment, pooled.sums)
 
-        def read(partition: int, upload: m.Payload) -> Statistics:
-            return _read_statistics(upload, float(self.identities[partition].rows[0]))
-
-        clients = add_clients(state, uploads, fresh, read)
-        pooled = pool(clients, self.num_classes, self.dim, self.options[Fed3RSettings].aggregation)
-        if self.ends(server_round):
-            warnings += self.unknown(pooled.weights > 0)
-        classifier = self._build_classifier(pooled.moment, pooled.sums)
-        figures = {"heard": len(heard)}
-        return m.Outcome(state_of(heard, clients, pooled), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
-
-    def _build_classifier(self, gram: Tensor, sums: Tensor) -> m.Weights:
-        options = self.options[Fed3RSettings]
-        weight, present = ridge(gram, sums, options.ridge), sums.any(dim=1)
-        if options.normalise:
-            weight = normalize(weight, dim=1)
-        return linear_classifier(weight, torch.zeros(self.num_classes), present, self.settings.max_prototype_norm)
-
-
-def _read_statistics(upload: m.Payload, samples: float) -> Statistics:
-    """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.
-
-    Args:
-        samples: n_k, the divisor of G_k, which includes samples of classes with few samples. The counts are scaled down
-            if their sum exceeds it.
-    """
-    means = m.prototypes_of(upload)
-    assert means.counts is not None
-    counts, vectors = means.counts.double(), means.vectors.double()
-    counts = counts * min(1.0, samples / float(counts.sum())) if len(means) else counts
-    gram = samples * m.weights_of(upload, SUMS).tensors[GRAM].double()
-    return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
+    def _build_classifier(self, gram: Tensor, sums: Tensor) -> m.Payload:
+        weight, bias = ridge(gram, sums, self.options[Fed3RSettings].ridge), torch.zeros(self.num_classes)
+        return {CLASSIFIER: linear_classifier(weight, bias, sums.any(dim=1), self.settings.max_prototype_norm)}
 
 
 def refute_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
@@ -280,14 +190,6 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
     return m.Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), DISCLOSURES, once=True)
 
 
-METHOD = m.Method(
-    server=Fed3R,
-    objective=Fed3RObjective,
-    settings={"fed3r": Fed3RSettings},
-    exchange=_choose_exchange,
-    inference=RULE,
-    rules=RULES,
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
+METHOD = replace(
+    ONE_EXCHANGE, server=Fed3R, objective=Fed3RObjective, settings={"fed3r": Fed3RSettings}, exchange=_choose_exchange
 )

@@ -20,10 +20,7 @@ from protosphere.strategies.weights import AVERAGING, AveragedWeights, WholeObje
 
 
 class FedBNObjective(WholeObjective):
-    """Client half."""
-
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """The weights outside batch norms."""
         norms = tuple(f"{name}." for name, submodule in module.named_modules() if isinstance(submodule, _BatchNorm))
         return {
             part: m.Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
@@ -32,28 +29,18 @@ class FedBNObjective(WholeObjective):
 
 
 class FedBN(AveragedWeights):
-    """Server half."""
-
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Warn if clients have no batch norm."""
+        """Warn of clients that share every parameter."""
         notices = super().check(num_classes, dim)
-        bare = sorted(
-            partition
-            for partition, identity in self.identities.items()
-            if sum(prod(shape) for part in self.layouts(partition).values() for _, shape in part) >= identity.parameters
-        )
+        bare = set()
+        for partition, identity in self.identities.items():
+            shapes = [shape for layout in self.layouts(partition).values() for _, shape in layout]
+            if sum(map(prod, shapes)) >= identity.parameters:
+                bare.add(identity.model)
         if not bare:
             return notices
-        clients = f"{len(bare)} clients" if len(bare) > 1 else "1 client"
-        models = ", ".join(sorted({self.identities[partition].model for partition in bare}))
-        return (
-            *notices,
-            f"{clients} have a model without batch norms ({models}): for them, `fedbn` equals `fedavg`",
-        )
+        models = ", ".join(sorted(bare))
+        return (*notices, f"some models have no batch norms ({models}): for them, `fedbn` equals `fedavg`")
 
 
-METHOD = replace(
-    AVERAGING,
-    server=FedBN,
-    objective=FedBNObjective,
-)
+METHOD = replace(AVERAGING, server=FedBN, objective=FedBNObjective)

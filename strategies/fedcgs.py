@@ -14,44 +14,23 @@ from the others. Each client also trains a private model of any architecture, al
 Departures. The features are directions z^, truncated to multiples of 1/4096, as in a private release, so that sums are
 exact. Sigma is shrunk towards a scaled identity (`fedcgs.shrinkage`), because with few samples per dimension it has no
 inverse. It is pooled within classes, as in the Gaussian discriminant; the authors' code takes the total covariance
-around the mean of all samples, which `fedcgs.covariance = "total"` gives (divided by n; theirs by n - 1). The
+around the mean of all samples. Clients send in the first round alone, even if not all of them train in it. The
 personalised half of the paper, which pulls private models to the means, is not implemented, because private models'
 features lie in other spaces.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
-from protosphere.strategies.encoder_space import (
-    DISCLOSURES,
-    DISCRIMINANT,
-    check_space,
-    check_unit_vectors,
-    discriminant_layout,
-    discriminant_of,
-    discriminant_scores,
-    unknown,
-)
-from protosphere.strategies.one_exchange import RULES
-from protosphere.strategies.release import RULE
-from protosphere.strategies.statistics import (
-    ROUNDING,
-    Pooled,
-    Statistics,
-    add_clients,
-    class_means_of,
-    hear,
-    pool,
-    refute_means,
-    refute_scatter,
-    state_of,
-)
+from protosphere.strategies.encoder_space import DISCLOSURES, DISCRIMINANT, discriminant_layout, discriminant_of
+from protosphere.strategies.one_exchange import ONE_EXCHANGE, OneExchangeObjective
+from protosphere.strategies.statistics import ROUNDING, Pooled, PooledServer, Statistics, refute_means, refute_scatter
 
 MOMENT = "moment"
 MEANS = m.Part("prototypes", counts=True)
@@ -65,37 +44,30 @@ class FedCGSSettings:
     """`fedcgs.*`.
 
     Attributes:
-        covariance: of samples around their class means (pooled), or around one common mean (total; authors' code).
         shrinkage: shrinkage of the pooled Sigma towards a scaled identity.
         aggregation: how each class's means are aggregated. Paper: mean.
     """
 
-    covariance: Literal["pooled", "total"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
     aggregation: m.ClassAggregation = "mean"
 
 
-def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
-    """Layouts of the parts of weights: M, and the discriminant."""
-    return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
+class FedCGSObjective(OneExchangeObjective):
+    kind = FedCGSSettings
+    part = DISCRIMINANT
 
+    @staticmethod
+    def last_round(settings: m.Settings) -> int:
+        """Only the first round."""
+        return 1
 
-class FedCGSObjective(m.SpaceObjective):
-    """Client half: trains like `local`."""
+    @staticmethod
+    def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
+        """Layouts of M and of the discriminant."""
+        return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
 
-    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """No weights of the model: the parts of weights before anything is known."""
-        return unknown(layouts(self.num_classes, self.settings.feature_dim))
-
-    def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet | None:
-        """None: the received means lie in the encoder's space."""
-        return None
-
-    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """Send s_ij / n_ij, n_ij and M_i / n_i in the first round."""
-        if round_number > 1 or state.encoded is None:
-            return None
-        features, labels = state.encoded()
+    def summarise(self, features: Tensor, labels: Tensor) -> m.Payload | None:
+        """s_ij / n_ij, n_ij and M_i / n_i."""
         sums = class_sums(features, labels, Shape(self.num_classes, features.shape[1]))
         counts = sums[:, -1] // HALF
         classes = counts.nonzero().flatten()
@@ -106,29 +78,10 @@ class FedCGSObjective(m.SpaceObjective):
         moment = (second_moment(features) / len(features)).float()
         return {MEANS.name: statistics, MOMENT: m.Weights({MOMENT: moment})}
 
-    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
-        """z^ w_j + b_j."""
-        return discriminant_scores(space, directions)
 
-
-class FedCGS(m.CheckedServer):
-    """Server half: sums, and their discriminant."""
-
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that no value of a mean is masked and that all clients have the same dimension; warn if some clients
-        are not in the statistics."""
-        check_space(self, num_classes, dim, layouts(num_classes, dim))
-        check_unit_vectors(self)
-        if self.settings.fraction_train == 1:
-            return ()
-        return (
-            "only the clients that are sampled in round 1 send their statistics; set `fraction-train` to 1 to include "
-            "all clients",
-        )
-
-    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """All parts in the first round, then none."""
-        return up if server_round == 1 else ()
+class FedCGS(PooledServer):
+    objective = FedCGSObjective
+    needs_unit_vectors = True
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Refuse means outside the unit ball, and moments that no samples with these means have."""
@@ -141,36 +94,20 @@ class FedCGS(m.CheckedServer):
         if float((moment - moment.T).abs().max()) > ROUNDING:
             return "its second moment is not symmetric"
         shares = means.counts.double() / means.counts.sum()
-        scatter = _compute_scatter(moments, means, shares)
-        return refute_scatter(scatter, 2 * ROUNDING)
+        return refute_scatter(_compute_scatter(moments, means, shares), 2 * ROUNDING)
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute mu_j and Sigma from the sums of all clients, in ascending order of partitions."""
-        heard, fresh = hear(uploads, state)
-        if not fresh:
-            return m.Outcome(state, {}, keeps=True)
-        clients = add_clients(state, uploads, fresh, _read_statistics)
-        pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
-        figures = {"rows": int(pooled.weights.sum())}
-        new_state = state_of(heard, clients, pooled)
-        # mu_j is sent as part of the discriminant
-        means = class_means_of(new_state)
-        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures, prototypes=means)
+    def read(self, partition: int, upload: m.Payload) -> Statistics:
+        """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""
+        means, moments = m.prototypes_of(upload), m.weights_of(upload, MOMENT)
+        assert means.counts is not None
+        counts = means.counts.double()
+        return Statistics(means, counts, _compute_scatter(moments, means, counts))
 
-    def _build_discriminant(self, pooled: Pooled) -> m.Payload:
-        options, sums, counts = self.options[FedCGSSettings], pooled.sums, pooled.weights
-        total = options.covariance == "total"
-        covariance = covariance_of_sums(sums, counts, pooled.moment, options.shrinkage, around_the_mean=total)
-        bound = self.settings.max_prototype_norm
-        return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)}
-
-
-def _read_statistics(partition: int, upload: m.Payload) -> Statistics:
-    """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""
-    means, moments = m.prototypes_of(upload), m.weights_of(upload, MOMENT)
-    assert means.counts is not None
-    counts = means.counts.double()
-    return Statistics(means, counts, _compute_scatter(moments, means, counts))
+    def classifier(self, pooled: Pooled) -> m.Payload:
+        """w_j and b_j."""
+        sums, counts = pooled.sums, pooled.weights
+        covariance = covariance_of_sums(sums, counts, pooled.moment, self.options[FedCGSSettings].shrinkage)
+        return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, self.settings.max_prototype_norm)}
 
 
 def _compute_scatter(moments: m.Weights, means: m.PrototypeSet, weights: Tensor) -> Tensor:
@@ -181,14 +118,10 @@ def _compute_scatter(moments: m.Weights, means: m.PrototypeSet, weights: Tensor)
     return (moment + moment.T) / 2 * weights.sum() - between
 
 
-METHOD = m.Method(
+METHOD = replace(
+    ONE_EXCHANGE,
     server=FedCGS,
     objective=FedCGSObjective,
     settings={"fedcgs": FedCGSSettings},
     exchange=lambda options: EXCHANGE,
-    inference=RULE,
-    rules=RULES,
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
 )

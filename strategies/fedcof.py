@@ -22,7 +22,8 @@ units of v = sum_c N_c (1 - ||mu_c||^2) / (N d): the mean variance of a feature 
 follows from the means. If no class has two samples, gamma v I replaces the sum of covariances.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -31,9 +32,7 @@ from torch.nn.functional import normalize
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
-from protosphere.strategies.encoder_space import check_unit_vectors
-from protosphere.strategies.one_exchange import RULES, some_of
-from protosphere.strategies.release import RULE
+from protosphere.strategies.one_exchange import ONE_EXCHANGE, some_of
 
 LEAST_VARIANCE = 1e-9  # least variance of a feature, for means that are as long as samples, or made longer by noise
 
@@ -55,44 +54,35 @@ class FedCOFSettings:
 
 
 class FedCOFObjective(MeansObjective):
-    """Client half."""
-
-    @property
-    def fewest(self) -> int:
-        return self.options[FedCOFSettings].fewest
+    kind = FedCOFSettings
 
 
 class FedCOF(MeansServer):
-    """Server half: covariances from means, and the classifier."""
+    objective = FedCOFObjective
+    # without unit vectors, v does not follow from the means
+    needs_unit_vectors = True
 
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that vectors have unit length, without which v does not follow from the means."""
-        check_unit_vectors(self)
-        return super().check(num_classes, dim)
-
-    @property
-    def aggregation(self) -> m.ClassAggregation:
-        return self.options[FedCOFSettings].aggregation
-
-    def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
-        """w_c / ||w_c||."""
-        sums, totals = self.totals(clients)
+    def weights(self, clients: Sequence[m.PrototypeSet], sums: Tensor, totals: Tensor) -> Tensor:
         variance = mean_variance(sums, totals)
         centres = None if self.aggregation == "mean" else sums / totals.clamp(min=1e-300).unsqueeze(1)
         gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance, centres)
         return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
 
-    def warnings(self, clients: Sequence[m.PrototypeSet]) -> tuple[str, ...]:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Warn of classes that only one client has sent."""
-        labels = torch.cat([means.labels for means in clients])
-        lone_labels = (torch.bincount(labels, minlength=self.num_classes) == 1).nonzero().flatten().tolist()
+        outcome = super().aggregate(uploads, state, server_round)
+        if outcome.keeps or not self.is_last(server_round):
+            return outcome
+        holders = torch.bincount(outcome.state["labels"], minlength=self.num_classes)
+        lone_labels = (holders == 1).nonzero().flatten().tolist()
         if not lone_labels:
-            return ()
+            return outcome
         names = some_of([self.class_word(label) for label in lone_labels])
-        return (
+        warning = (
             f"one client alone sent the mean of {names}: a class's covariance needs the means of two clients or more, "
-            "so it is assumed to be the same in all directions",
+            "so it is assumed to be the same in all directions"
         )
+        return replace(outcome, warnings=(*outcome.warnings, warning))
 
 
 def scatter_of(means: Tensor, counts: Tensor, centre: Tensor | None = None) -> Tensor:
@@ -146,15 +136,11 @@ def gram_of(clients: Sequence[m.PrototypeSet], added: float, centres: Tensor | N
     return within + counts.sum() * torch.outer(mean, mean)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    ONE_EXCHANGE,
     server=FedCOF,
     objective=FedCOFObjective,
     settings={"fedcof": FedCOFSettings},
     exchange=lambda options: exchange_of_means(options[FedCOFSettings].fewest),
-    inference=RULE,
-    rules=RULES,
     releases=m.any_options,
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
 )

@@ -40,8 +40,6 @@ class FedDistillSettings:
 
 
 class FedDistillObjective(m.Objective):
-    """Client half."""
-
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
@@ -56,7 +54,6 @@ class FedDistillObjective(m.Objective):
         return None
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE + gamma CE(g(f(x)), target_y)."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
             return plain
@@ -81,8 +78,6 @@ class FedDistillObjective(m.Objective):
 
 
 class FedDistill(m.ServerHalf):
-    """Server half."""
-
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:

@@ -56,14 +56,11 @@ def start(num_classes: int, dim: int, seed: int) -> Tensor:
 
 
 class FedFAObjective(WholeObjective):
-    """Client half."""
-
     def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet:
         """a_c, from round 1 on."""
         return received_vectors(received, start(self.num_classes, self.settings.feature_dim, self.settings.seed))
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, the distance to the anchors, and the calibration of g on them."""
         plain = super().loss(state, batch, phase, round_number)
         assert state.table is not None
         anchors, _ = state.table
@@ -74,22 +71,14 @@ class FedFAObjective(WholeObjective):
         return m.Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """w_i and p_ic, without counts."""
         if state.prototypes is None:
             return None
         return {**self.shared(state.module), m.PROTOTYPES.name: state.prototypes.without_counts()}
 
 
 class FedFA(AveragedWithClassVectors):
-    """Server half."""
-
     def start(self) -> Tensor:
-        """The same as on the clients."""
         return start(self.num_classes, self.dim, self.settings.seed)
-
-    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """Weights n_i."""
-        return identity.rows[0] * super().class_weights(prototypes, identity)
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """Move anchors towards the reported means, by the share of samples of clients that hold the class."""

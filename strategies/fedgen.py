@@ -62,19 +62,16 @@ class FedGenSettings:
 
 
 class FedGenObjective(GeneratorObjective):
-    """Client half."""
-
     @property
     def parts(self) -> Sequence[str]:
-        """From `fedgen.share`."""
         return shared_parts(self.options)
 
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """From `fedgen.noise-dim` and `.hidden`."""
-        return new_generator(self.options, num_classes, dim)
+    @staticmethod
+    def new_generator(options: m.Options, num_classes: int, dim: int) -> Generator:
+        """G of `fedgen.noise-dim` and `fedgen.hidden`."""
+        return Generator(num_classes, dim, options[FedGenSettings].noise_dim, options[FedGenSettings].hidden)
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, and from round 2 on the terms with G."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
             return plain
@@ -96,7 +93,7 @@ class FedGenObjective(GeneratorObjective):
 
 
 class FedGen(GeneratorServer):
-    """Server half."""
+    objective = FedGenObjective
 
     def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
@@ -104,12 +101,7 @@ class FedGen(GeneratorServer):
         self.rate, self.steps = fedgen_options.server_rate, fedgen_options.server_steps
         self.one_architecture = fedgen_options.share == "all"
 
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """From `fedgen.noise-dim` and `.hidden`."""
-        return new_generator(self.options, num_classes, dim)
-
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
-        """The teachers' loss, and the diversity."""
         weight = self.options[FedGenSettings].diversity
         return batch.teacher_loss + weight * diversity(batch.noise, batch.features)
 
@@ -124,12 +116,6 @@ def shared_parts(options: m.Options) -> Sequence[str]:
     return (HEAD,) if options[FedGenSettings].share == "head" else (EXTRACTOR, HEAD)
 
 
-def new_generator(options: m.Options, num_classes: int, dim: int) -> Generator:
-    """Build G from these settings."""
-    fedgen_options = options[FedGenSettings]
-    return Generator(num_classes, dim, fedgen_options.noise_dim, fedgen_options.hidden)
-
-
 def exchange(options: m.Options) -> m.Exchange:
     """Weights in both directions, G down."""
     averaged = both_ways(*shared_parts(options))
@@ -138,9 +124,5 @@ def exchange(options: m.Options) -> m.Exchange:
 
 
 METHOD = replace(
-    AVERAGING,
-    server=FedGen,
-    objective=FedGenObjective,
-    settings={"fedgen": FedGenSettings},
-    exchange=exchange,
+    AVERAGING, server=FedGen, objective=FedGenObjective, settings={"fedgen": FedGenSettings}, exchange=exchange
 )

@@ -43,25 +43,18 @@ class FedGHSettings:
 
 
 class FedGHObjective(SharedObjective):
-    """Client half: receives the head, sends prototypes."""
-
     parts = (HEAD,)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The local prototypes p_ij, without the counts n_ij."""
         return m.local_prototypes(state)
 
 
 class FedGH(m.ServerHalf):
-    """Server half: the head."""
-
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that every client has the server's head."""
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         return ()
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Train the head on all uploaded prototypes."""
         head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
         if state:
             head.load_state_dict(state)

@@ -31,12 +31,7 @@ from protosphere.models.companion import WithCompanion
 from protosphere.models.seeded import drawn
 from protosphere.prototypes.losses import divergence
 from protosphere.prototypes.weights import VARIANCE, flat
-from protosphere.strategies.companions import (
-    OWN_RULES,
-    CompanionObjective,
-    CompanionSettings,
-    MeanOfCompanions,
-)
+from protosphere.strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions
 from protosphere.strategies.weights import AVERAGING, COMPANION, load
 from protosphere.wire.arrays import Limits, check_tensors, decode, encode
 from protosphere.wire.checks import MessageError
@@ -149,12 +144,9 @@ def base_of(tensors: Mapping[str, torch.Tensor]) -> m.Weights | None:
 
 
 class FedKDObjective(CompanionObjective):
-    """Client half."""
-
     kind = FedKDSettings
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Build the student next to the teacher, and W_h."""
         module = WithCompanion(model, self.second(model, model.feature_dim))
         dim = model.feature_dim
         module.projection = drawn(m.derive(seed, "projection"), lambda: nn.Linear(dim, dim, bias=False))
@@ -187,7 +179,6 @@ class FedKDObjective(CompanionObjective):
         load(state.module, {name: part for name, part in parts.items() if name == COMPANION})
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Train each model by its cross-entropy, and by the other's outputs and features."""
         reduction, student = self.options[FedKDSettings].reduction, state.module.companion
         z, student_features = self.features(state, batch.inputs), student.features(batch.inputs)
         teacher_logits, student_logits = state.module.classify(z), student.classify(student_features)
@@ -216,10 +207,7 @@ class FedKDObjective(CompanionObjective):
 
 
 class FedKD(MeanOfCompanions, m.CheckedServer):
-    """Server half."""
-
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """Updates once there is a G."""
         return tuple(part for part in up if part.name == (UPDATE if state else COMPANION))
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:

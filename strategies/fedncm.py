@@ -12,14 +12,14 @@ this classifier; here the encoder stays fixed, and each client trains a private 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from protosphere import method as m
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
-from protosphere.strategies.one_exchange import RULES
-from protosphere.strategies.release import RULE
+from protosphere.strategies.one_exchange import ONE_EXCHANGE
 
 
 @m.method_settings
@@ -36,35 +36,22 @@ class FedNCMSettings:
 
 
 class FedNCMObjective(MeansObjective):
-    """Client half."""
-
-    @property
-    def fewest(self) -> int:
-        return self.options[FedNCMSettings].fewest
+    kind = FedNCMSettings
 
 
 class FedNCM(MeansServer):
-    """Server half."""
+    objective = FedNCMObjective
 
-    @property
-    def aggregation(self) -> m.ClassAggregation:
-        return self.options[FedNCMSettings].aggregation
-
-    def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
+    def weights(self, clients: Sequence[m.PrototypeSet], sums: Tensor, totals: Tensor) -> Tensor:
         """mu_c / ||mu_c||, for which the scale of the sums does not matter."""
-        sums, _ = self.totals(clients)
         return normalize(sums, dim=1)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    ONE_EXCHANGE,
     server=FedNCM,
     objective=FedNCMObjective,
     settings={"fedncm": FedNCMSettings},
     exchange=lambda options: exchange_of_means(options[FedNCMSettings].fewest),
-    inference=RULE,
-    rules=RULES,
     releases=m.any_options,
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
 )

@@ -3,17 +3,18 @@ change.
 
     client   logits sigma z̄ W_c,  z̄ = z / ||z||; f and the scale sigma by CE, E epochs; sends both, and
              mu_ic = normalise(mean over D_ic of z̄)
-    server   f and sigma: the unweighted mean; W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
+    server   f and sigma: the unweighted mean
+             W_c <- normalise(rho W_c + (1 - rho) normalise(sum_{i in N_c} mu_ic))
     predict  the received classifier: `received`
 
-A class that no client reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the
-paper asks for. Departures: a_ic is 1 / |N_c| by default, which uploads no counts; the authors' code has n_ic / sum n_ic
-(`samples`). The unweighted mean of f and sigma follows the authors' code.
+A class that no client reported keeps W_c. Departures: W starts with orthonormal rows (K <= d), the paper's optimum is a
+regular simplex. The authors' code weights mu_ic by n_ic; here clients are equal, so no counts are uploaded. The
+unweighted mean of f and sigma follows the authors' code.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -22,7 +23,6 @@ from torch.nn.functional import normalize
 
 from protosphere import method as m
 from protosphere.models.heads import SHORTEST, CosineClassifier
-from protosphere.prototypes.alignment import align
 from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
 from protosphere.strategies.weights import AVERAGING, EXTRACTOR, SCALE, SharedObjective, Sums
 
@@ -34,44 +34,18 @@ class FedNHSettings:
     Attributes:
         smoothing: ρ, share of the prototypes W that is kept in a round. Paper: 0.9.
         scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
-        weighting: weights of clients in a class's prototype. Authors: samples.
-        start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
     """
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.9
     scale: m.Positive = 20.0
-    weighting: Literal["uniform", "samples"] = "uniform"
-    start: Literal["orthogonal", "simplex"] = "orthogonal"
-
-
-def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tensor:
-    """W^1: (K, d) float64 unit vectors.
-
-    Raises:
-        SettingError: K is too large for d.
-    """
-    smallest_dim = num_classes if options.start == "orthogonal" else num_classes - 1
-    if dim < smallest_dim:
-        raise m.SettingError(
-            f"`fednh.start` is {options.start}, which needs `feature-dim` of {smallest_dim} at least for {num_classes} "
-            f"classes (it is {dim}); raise it."
-        )
-    if options.start == "orthogonal":
-        return orthonormal(num_classes, dim, seed)
-    random = torch.randn(num_classes, dim, generator=m.generator(seed, "class-vectors"), dtype=torch.float64)
-    return align(random, "simplex", seed=m.derive(seed, "class-vectors", "alignment")).points
 
 
 class FedNHObjective(SharedObjective):
-    """Client half: f and sigma are exchanged, W is received."""
-
     parts = (EXTRACTOR, SCALE)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Replace the linear classifier by W and sigma."""
-        options = self.options[FedNHSettings]
-        vectors = start(options, self.num_classes, model.feature_dim, self.settings.seed)
-        model.add_module("classifier", CosineClassifier(vectors, options.scale))
+        vectors = orthonormal(self.num_classes, model.feature_dim, self.settings.seed)
+        model.add_module("classifier", CosineClassifier(vectors, self.options[FedNHSettings].scale))
         return model
 
     def load(self, module: nn.Module, received: m.Payload | None) -> None:
@@ -90,37 +64,27 @@ class FedNHObjective(SharedObjective):
         """f, sigma and mu_ic."""
         if state.prototypes is None:
             return None
-        means = state.prototypes.on_sphere()
-        counted = self.options[FedNHSettings].weighting == "samples"
-        return {**self.shared(state.module), m.PROTOTYPES.name: means if counted else means.without_counts()}
+        return {**self.shared(state.module), m.PROTOTYPES.name: state.prototypes.on_sphere().without_counts()}
 
 
 class FedNH(AveragedWithClassVectors):
-    """Server half."""
-
-    @property
-    def weighting(self) -> str:
-        """Equal weights, as in the authors' code."""
-        return "uniform"
+    weighting = "uniform"
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that W fits into d dimensions."""
         notices = super().check(num_classes, dim)
-        start(self.options[FedNHSettings], num_classes, dim, self.settings.seed)
+        if dim < num_classes:
+            raise m.SettingError(
+                f"setting `feature-dim` is {dim}, but `fednh` starts with orthogonal prototypes, which need as many "
+                f"dimensions as the data have classes ({num_classes}); raise it."
+            )
         return notices
 
     def start(self) -> Tensor:
-        """The same as on the clients."""
-        return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
+        return orthonormal(self.num_classes, self.dim, self.settings.seed)
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """Add up directions, whatever their lengths."""
         return super().contribution({**upload, m.PROTOTYPES.name: m.prototypes_of(upload).on_sphere()}, identity)
-
-    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
-        """1, or n_ic; a common factor does not change the direction of a sum."""
-        counts = prototypes.counts
-        return super().class_weights(prototypes, identity) if counts is None else counts.double()
 
     def update_vectors(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """W_c; unchanged if no client reported the class or the reports cancel out."""
@@ -134,7 +98,7 @@ METHOD = replace(
     server=FedNH,
     objective=FedNHObjective,
     settings={"fednh": FedNHSettings},
-    exchange=lambda options: with_class_vectors(EXTRACTOR, SCALE, counts=options[FedNHSettings].weighting == "samples"),
+    exchange=lambda options: with_class_vectors(EXTRACTOR, SCALE),
     rules=(*m.RULES, m.RECEIVED),
     reads_prototypes=True,
     ignored_settings=lambda options: m.OF_CLAIMS,

@@ -21,7 +21,7 @@ from torch import Tensor
 from protosphere import method as m
 from protosphere.prototypes.losses import cosine_pull
 from protosphere.prototypes.trainable import PrototypeLoss, orthogonality_loss
-from protosphere.strategies.trained_prototypes import TrainedPrototypes, Training
+from protosphere.strategies.trained_prototypes import TrainedPrototypes
 
 
 @m.method_settings
@@ -46,10 +46,7 @@ class FedORGPSettings:
 
 
 class FedORGPObjective(m.Objective):
-    """Client half: cross-entropy and the cosine pull."""
-
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Eq. 8; in round 1 there is no prototype and no pull."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
             return plain
@@ -58,23 +55,14 @@ class FedORGPObjective(m.Objective):
         return m.Loss(total, plain.parts | {"cosine-pull": pull}, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The local prototypes p_ij (Eq. 2)."""
         return m.local_prototypes(state)
 
 
 class FedORGP(TrainedPrototypes):
-    """Server half: the trainable prototypes."""
-
-    prefix = "fedorgp"
+    prefix, kind = "fedorgp", FedORGPSettings
     loss_name = "orthogonality_loss"
 
-    def training(self) -> Training:
-        """From `fedorgp.*`."""
-        options = self.options[FedORGPSettings]
-        return Training(options.server_epochs, options.server_batch_size, options.server_learning_rate)
-
     def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
-        """L_OR."""
         options = self.options[FedORGPSettings]
         loss = partial(orthogonality_loss, intra_weight=options.intra_weight, inter_weight=options.inter_weight)
         return loss, {}

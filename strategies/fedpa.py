@@ -7,25 +7,23 @@
              alpha_r sum_i pi_iy CE(g_i(G(eps, y)), y) - 0.15 mse(G(eps, y), P_y)
              + exp(-1/b^2 sum over (a, b) of different classes of mse(eps_a, eps_b) mean|G_a - G_b|),  P the last
              round's, b = 32 rows, so that b^2 counts all pairs;
-             then the mean of the weights by n_i, and P_c = sum_i n_ic p_ic / sum_i n_ic (`samples`) or
-             the unweighted mean
+             then the mean of the weights by n_i, and P_c = the unweighted mean of p_ic
     predict  the received model: `received`
 
-All clients have one architecture. pi_iy is n_iy / sum_i n_iy, or 1 / |N_y in S|. G is FedGen's, with its default size.
+All clients have one architecture. pi_iy is 1 / |N_y in S|. G is FedGen's, with its default size.
 The server's distance runs over samples whose class has a P; round 1 has none. The source is the authors' code.
 Departures: it trains one batch per "local epoch", here E epochs; it sums P over training batches, here p_ic is measured
-after training in eval mode; a class that no client reported keeps its P, which is zero in that code.
+after training in eval mode; it weights P and pi by n_ic, here clients are equal; a class that no client reported keeps
+its P, which is zero in that code.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from protosphere import method as m
-from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
 from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
 from protosphere.strategies.generator import DECAY, GeneratedBatch, GeneratorObjective, GeneratorServer
@@ -40,27 +38,18 @@ class FedPASettings:
     """`fedpa.*`.
 
     Attributes:
-        weighting: weights of clients. Authors: samples.
         server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
         server_steps: server steps per round. Authors: 50.
     """
 
-    weighting: Literal["uniform", "samples"] = "uniform"
     server_rate: m.Positive = 3e-4
     server_steps: m.AtLeastOne = 50
 
 
 class FedPAObjective(GeneratorObjective):
-    """Client half: the model and its prototypes are exchanged."""
-
     parts = (EXTRACTOR, HEAD)
 
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """FedGen's, with its default size."""
-        return Generator(num_classes, dim)
-
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE, and from round 2 on the terms with G and the distance to P."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None or state.table is None:
             return plain
@@ -72,36 +61,27 @@ class FedPAObjective(GeneratorObjective):
         return m.Loss(total, plain.parts | parts, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The weights, and p_ic, with n_ic if they are weights."""
         weights = super().upload(state, round_number)
         if weights is None or state.prototypes is None:
             return None
-        prototypes = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
-        return {**weights, m.PROTOTYPES.name: prototypes}
+        return {**weights, m.PROTOTYPES.name: state.prototypes.without_counts()}
 
 
 class FedPA(GeneratorServer):
-    """Server half."""
-
+    objective = FedPAObjective
     one_architecture = True
 
     def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
         self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
 
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """FedGen's, with its default size."""
-        return Generator(num_classes, dim)
-
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
-        """n_ic if counts are weights, else 1."""
-        prototypes = m.prototypes_of(upload)
+        """1 for each class of which the client has sent a prototype."""
         class_weights = torch.zeros(self.num_classes)
-        class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
+        class_weights[m.prototypes_of(upload).labels] = 1.0
         return class_weights
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
-        """The teachers' loss, the distance from P, and the diversity between classes."""
         loss = ALPHA * DECAY ** (server_round - 1) * batch.teacher_loss + diversity(
             batch.noise, batch.features, batch.labels
         )
@@ -112,14 +92,12 @@ class FedPA(GeneratorServer):
         )
 
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
-        """Add to the means of weights and of prototypes."""
         prototypes, weights = m.prototypes_of(upload), self.holding(upload, identity).double()
         vectors, _ = prototypes.to(dtype=torch.float64).table(self.num_classes)
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
     def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
-        """Compute the means of weights and of prototypes."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         weights = total[CLASS_WEIGHTS]
@@ -130,14 +108,9 @@ class FedPA(GeneratorServer):
         return replace(outcome, state=m.as_state(prototypes), downloads={group: payload}, prototypes=prototypes)
 
 
-def by_counts(options: m.Options) -> bool:
-    """Whether class counts are uploaded."""
-    return options[FedPASettings].weighting == "samples"
-
-
 def exchange(options: m.Options) -> m.Exchange:
     """Weights and prototypes in both directions, G down."""
-    averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
+    averaged = with_class_vectors(EXTRACTOR, HEAD)
     return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)))
 
 

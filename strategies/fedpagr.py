@@ -66,9 +66,7 @@ class FedPAGRSettings:
 
 
 class FedPAGRObjective(ConsensusObjective):
-    """Client half."""
-
-    options_type = FedPAGRSettings
+    kind = FedPAGRSettings
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """The prototypes that the model was trained with; before its first round, the received ones."""
@@ -102,8 +100,6 @@ class FedPAGRObjective(ConsensusObjective):
 
 
 class FedPAGR(m.ServerHalf):
-    """Server half."""
-
     def begin(self) -> m.Outcome:
         """Random unit vectors for all classes: round 1 has targets, and a class that is never reported keeps its
         vector."""

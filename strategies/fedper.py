@@ -28,11 +28,8 @@ class FedPerSettings:
 
 
 class FedPerObjective(SharedObjective):
-    """Client half: the base is exchanged."""
-
     @property
     def parts(self) -> tuple[str, ...]:
-        """The extractor, or the extractor without its last layer."""
         return (base_of(self.options[FedPerSettings].personal_layers),)
 
 

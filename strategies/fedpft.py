@@ -13,11 +13,11 @@ class with k samples or fewer.
 With a robust `fedpft.aggregation`, if three clients or more hold a class, each client's mixture is moved to a robust
 centre of the class, and its variance is bounded by the median.
 
-Departures. `full` covariances, the paper's third kind, are not implemented: messages have no form for them. Features
-are unit vectors (draws are not), while the paper uses the encoder's output. With unit vectors, the baseline's learning
-rate of 0.0001 and its single epoch leave the head at its initial state, so both values are ours. The baseline sends
-mixtures as float16, here float32; it excludes classes with k samples or fewer, here they have fewer components
-(`fedpft.fewest` excludes them). The paper's serverless and differentially private exchanges are not implemented.
+Departures. The paper's `full` covariances and its serverless and differentially private exchanges are not implemented.
+Features are unit vectors (draws are not), while the paper uses the encoder's output; with unit vectors, the baseline's
+learning rate of 0.0001 and its single epoch leave the head at its initial state, so both values are ours. The baseline
+sends mixtures as float16, here float32; it excludes classes with k samples or fewer, here they have fewer components
+(`fedpft.fewest` excludes them).
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,7 @@ from protosphere.models.seeded import drawn
 from protosphere.prototypes.aggregation import FEW, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, RULES, FirstUploads, OneExchange, OneExchangeObjective
-from protosphere.strategies.release import RULE
+from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, FirstUploads, OneExchange, OneExchangeObjective
 
 MOST_DRAWS = 500_000  # most draws of all clients; if there are more samples, each class of each client gets its share
 BATCH = 32  # the baseline's batch size
@@ -64,24 +63,20 @@ class FedPFTSettings:
 
 
 class FedPFTObjective(OneExchangeObjective):
-    """Client half."""
+    kind = FedPFTSettings
 
-    @property
-    def fewest(self) -> int:
-        return self.options[FedPFTSettings].fewest
-
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
-        """One mixture per class, and n_kc."""
+    def summarise(self, features: Tensor, labels: Tensor) -> m.Payload:
         options = self.options[FedPFTSettings]
         # the same in every round
         seed = m.derive(self.settings.seed, "fedpft", "mixtures")
         spherical = options.covariance == "spherical"
-        fit = fit_class_mixtures(features, labels, options.components, seed, spherical=spherical)
+        z, labels = self.sent_samples(features, labels)
+        fit = fit_class_mixtures(z, labels, options.components, seed, spherical=spherical)
         return {m.MIXTURES.name: fit.mixtures.to(dtype=torch.float32)}
 
 
 class FedPFT(OneExchange):
-    """Server half: draws, and the head."""
+    objective = FedPFTObjective
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Refuse components that unit vectors cannot have, or more components than samples."""
@@ -99,28 +94,25 @@ class FedPFT(OneExchange):
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Train the head on all clients that have sent so far, each counted once."""
         first_uploads = FirstUploads.of(m.MixtureSet, state)
-        is_new = first_uploads.add(
-            {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
-        )
-        figures: dict[str, int | float] = {"heard": len(first_uploads.by_client)}
-        warnings = self.unheard(first_uploads.by_client, server_round)
+        mixtures = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
+        is_new = first_uploads.add(mixtures)
+        heard, by_client = first_uploads.by_client, first_uploads.parts
+        figures: dict[str, int | float] = {"heard": len(heard)}
         if not is_new:
-            return m.Outcome(state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
         # a client could claim any number, and all draws must fit into memory
-        total = sum(mixtures.count_samples() for mixtures in first_uploads.parts.values())
+        total = sum(mixtures.count_samples() for mixtures in by_client.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        mixtures_by_client = first_uploads.parts
-        if self.options[FedPFTSettings].aggregation != "mean":
-            mixtures_by_client = bounded_mixtures(mixtures_by_client, self.options[FedPFTSettings].aggregation)
-        draws = [self._draw(partition, mixtures, share) for partition, mixtures in mixtures_by_client.items()]
+        if self.aggregation != "mean":
+            by_client = bounded_mixtures(by_client, self.aggregation)
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in by_client.items()]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
         head, figures["head_loss"] = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
-        if self.ends(server_round):
-            warnings += self.unknown(present)
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
-        return m.Outcome(first_uploads.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        downloads, warnings = {m.EVERYONE: {CLASSIFIER: classifier}}, self.warnings(heard, present, server_round)
+        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings)
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """Draw as many features of each class as the client has samples, or a fixed share of that, at least one; a
@@ -197,14 +189,10 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
     return m.Exchange((up,), (DOWN,), (samples, *DISCLOSURES), once=True)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    ONE_EXCHANGE,
     server=FedPFT,
     objective=FedPFTObjective,
     settings={"fedpft": FedPFTSettings},
     exchange=_choose_exchange,
-    inference=RULE,
-    rules=RULES,
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
 )

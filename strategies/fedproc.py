@@ -11,8 +11,8 @@ encoder's space, and the server divides a release by `privacy-scale`. T is the r
 change it.
 
 Departures. FedProc also averages the clients' models; here, as in FedPAGR's tables, only prototypes are exchanged, and
-clients may have any architecture. The projection head is FedPAGR's, and its dropout 0.1 is ours. A mean longer than 1,
-which no mean of unit vectors is, is scaled to length 1.
+clients may have any architecture. The projection head is FedPAGR's, and its dropout 0.1 is ours. The server scales
+means longer than 1 to length 1.
 """
 
 from collections.abc import Mapping
@@ -39,12 +39,9 @@ class FedProcSettings:
 
 
 class FedProcObjective(ConsensusObjective):
-    """Client half."""
-
-    options_type = FedProcSettings
+    kind = FedProcSettings
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
-        """The normalised global prototypes."""
         return None if received is None else m.prototypes_of(received).on_sphere()
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
@@ -62,7 +59,6 @@ class FedProcObjective(ConsensusObjective):
         return m.Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The local prototypes in the consensus space."""
         return m.local_prototypes(state)
 
 
@@ -70,7 +66,6 @@ class FedProc(m.ServerHalf):
     """Server half: the class-wise mean; a class that no client reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The mean of the uploads."""
         fresh = m.aggregate(list(m.prototype_sets(self._within_sphere(uploads)).values()), "mean")
         prototypes = m.fill_missing_classes(state, fresh)
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))

@@ -39,8 +39,6 @@ class FedProtoSettings:
 
 
 class FedProtoObjective(m.PullObjective):
-    """Client half: the shared prototype pull, with t = gamma P."""
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma P: the client, not the server, scales."""
         return m.scaled(super().targets(state, received), self.options[FedProtoSettings].gamma)
@@ -56,7 +54,6 @@ class FedProto(m.ServerHalf):
     """Server half: the class-wise mean; a class that no client reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.options[FedProtoSettings]
         fresh = m.aggregate(list(m.prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
         prototypes = m.fill_missing_classes(state, fresh)

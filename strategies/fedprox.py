@@ -14,12 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from protosphere import method as m
-from protosphere.strategies.weights import (
-    AVERAGING,
-    WholeObjective,
-    anchored,
-    distance,
-)
+from protosphere.strategies.weights import AVERAGING, WholeObjective, anchored, distance
 
 
 @m.method_settings
@@ -34,23 +29,16 @@ class FedProxSettings:
 
 
 class FedProxObjective(WholeObjective):
-    """Client half."""
-
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Take w^r, and keep a copy for the distance."""
         super().receive(state, received, round_number)
         state.received = anchored(state.module)
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE + (mu / 2) ||w - w^r||^2."""
         plain = super().loss(state, batch, phase, round_number)
         squared_distance = distance(state.module, state.received)
         total = plain.total + self.options[FedProxSettings].mu / 2 * squared_distance
         return m.Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
 
 
-METHOD = replace(
-    AVERAGING,
-    objective=FedProxObjective,
-    settings={"fedprox": FedProxSettings},
-)
+METHOD = replace(AVERAGING, objective=FedProxObjective, settings={"fedprox": FedProxSettings})

@@ -16,13 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from protosphere import method as m
-from protosphere.strategies.weights import (
-    AVERAGING,
-    PREFIX,
-    SharedObjective,
-    base_of,
-    both_ways,
-)
+from protosphere.strategies.weights import AVERAGING, PREFIX, SharedObjective, base_of, both_ways
 
 HEAD_PHASE, BODY_PHASE = "head", "body"
 
@@ -41,15 +35,11 @@ class FedRepSettings:
 
 
 class FedRepObjective(SharedObjective):
-    """Client half: the base is exchanged."""
-
     @property
     def parts(self) -> tuple[str, ...]:
-        """The extractor, or the extractor without its last layer."""
         return (base_of(self.options[FedRepSettings].personal_layers),)
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
-        """First the personal layers, then the base."""
         named = [(name, p) for name, p in state.module.named_parameters() if p.requires_grad]
         base = [p for name, p in named if name.startswith(PREFIX[self.parts[0]])]
         personal = [p for name, p in named if not name.startswith(PREFIX[self.parts[0]])]

@@ -39,10 +39,7 @@ class FedRoDSettings:
 
 
 class FedRoDObjective(WholeObjective):
-    """Client half: the personal head stays local."""
-
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Build h_p next to h."""
         model.personal = deepcopy(model.classifier)
         return model
 
@@ -52,7 +49,6 @@ class FedRoDObjective(WholeObjective):
         state.received = {PRIOR: m.Weights({PRIOR: _compute_log_counts(state, self.num_classes)})}
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """BSM(h(z), y) + CE(sg[h(z)] + h_p(sg[z]), y)."""
         z = self.features(state, batch.inputs)
         generic = state.module.classify(z)
         assert state.received is not None
@@ -63,7 +59,6 @@ class FedRoDObjective(WholeObjective):
         return m.Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)
 
     def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
-        """`classifier`: h(z) + h_p(z); `generic`: h(z)."""
         generic = state.module.classify(z)
         return {"classifier": generic + state.module.personal(z), GENERIC: generic}
 

@@ -8,9 +8,8 @@
 
 Departures. The softmax runs over the classes that were ever reported, so that classes without samples have no effect; a
 class that is missing this round is sent as the module now computes it. The margin has the unit of Euclidean distance.
-The server's momentum is ours (the paper has none) and is kept across rounds, like the module. By default, R is the mean
-squared error with lambda 1 (`prototype-loss`, `prototype-weight`); the authors' script has lambda 10. gamma is 1;
-ProtoNorm's Table 5 tries 1.1 to 1.4.
+By default, R is the mean squared error with lambda 1 (`prototype-loss`,
+`prototype-weight`); the authors' script has lambda 10. gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.trainable import PrototypeLoss, adaptive_margin, collapsed_loss, margin_contrast
-from protosphere.strategies.trained_prototypes import TrainedPrototypes, Training
+from protosphere.strategies.trained_prototypes import TrainedPrototypes
 
 
 @m.method_settings
@@ -33,7 +32,6 @@ class FedTGPSettings:
         server_epochs: server epochs over a round's uploads. Paper: 100.
         server_learning_rate: learning rate of the server's SGD. Paper: 0.01.
         server_batch_size: uploaded prototypes per batch. Ours: 32; the authors' script: 10.
-        server_momentum: momentum of the server's SGD. Paper: none.
         gamma: scale of the targets, as `fedproto.gamma`.
     """
 
@@ -41,49 +39,27 @@ class FedTGPSettings:
     server_epochs: m.AtLeastOne = 100
     server_learning_rate: m.Positive = 0.01
     server_batch_size: m.AtLeastOne = 32
-    server_momentum: m.Share = 0.0
     gamma: m.Positive = 1.0
 
 
 class FedTGPObjective(m.PullObjective):
-    """Client half: the shared prototype pull, with t = gamma P."""
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma P: the client, not the server, scales."""
         return m.scaled(super().targets(state, received), self.options[FedTGPSettings].gamma)
 
 
 class FedTGP(TrainedPrototypes):
-    """Server half: the trainable prototypes."""
-
-    prefix = "fedtgp"
+    prefix, kind = "fedtgp", FedTGPSettings
     loss_name = "contrastive_loss"
 
-    def training(self) -> Training:
-        """From `fedtgp.*`."""
-        options = self.options[FedTGPSettings]
-        return Training(
-            options.server_epochs, options.server_batch_size, options.server_learning_rate, options.server_momentum
-        )
-
     def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
-        """The contrastive loss with the round's margin."""
         margin = adaptive_margin(m.aggregate(sets, "mean").vectors, self.options[FedTGPSettings].margin)
-        figures: dict[str, m.Figure] = {
-            "margin": margin,
-            "collapsed_loss": collapsed_loss(int(present.sum()), margin),
-        }
+        figures: dict[str, m.Figure] = {"margin": margin, "collapsed_loss": collapsed_loss(int(present.sum()), margin)}
         return partial(margin_contrast, margin=margin), figures
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Train the prototypes; clients multiply them by gamma."""
         outcome = super().aggregate(uploads, state, server_round)
         return replace(outcome, scales=(self.options[FedTGPSettings].gamma, 1.0))
 
 
-METHOD = m.Method(
-    server=FedTGP,
-    objective=FedTGPObjective,
-    settings={"fedtgp": FedTGPSettings},
-    releases=m.any_options,
-)
+METHOD = m.Method(server=FedTGP, objective=FedTGPObjective, settings={"fedtgp": FedTGPSettings}, releases=m.any_options)

@@ -38,10 +38,7 @@ class FedUVSettings:
 
 
 class FedUVObjective(WholeObjective):
-    """Client half."""
-
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """CE + lambda_V V + lambda_U U."""
         plain = super().loss(state, batch, phase, round_number)
         options = self.options[FedUVSettings]
         variance_penalty = missing_variance(softmax(state.module.classify(plain.features), dim=1))
@@ -50,8 +47,4 @@ class FedUVObjective(WholeObjective):
         return m.Loss(total, plain.parts | {"variance": variance_penalty, "uniformity": spread}, plain.features)
 
 
-METHOD = replace(
-    AVERAGING,
-    objective=FedUVObjective,
-    settings={"feduv": FedUVSettings},
-)
+METHOD = replace(AVERAGING, objective=FedUVObjective, settings={"feduv": FedUVSettings})

@@ -39,15 +39,9 @@ class FeSEMSettings:
 
 
 class FeSEM(AveragedWeights):
-    """Server half."""
-
     shared_settings = MappingProxyType({})  # its centres are unweighted means
     one_architecture = True
-
-    @property
-    def weighting(self) -> str:
-        """A centre is the unweighted mean of the uploads that join it."""
-        return "uniform"
+    weighting = "uniform"
 
     @property
     def clusters(self) -> int:
@@ -55,7 +49,6 @@ class FeSEM(AveragedWeights):
         return min(self.options[FeSEMSettings].clusters, len(self.identities))
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Warn if there are fewer clients than centres, in the run or in a round."""
         notices = super().check(num_classes, dim)
         clusters, clients = self.options[FeSEMSettings].clusters, len(self.identities)
         sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
@@ -81,7 +74,6 @@ class FeSEM(AveragedWeights):
         return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Assign uploads to centres, then average."""
         layouts = self.layouts(min(self.identities))
         centres = self._choose_centres(uploads, state, server_round)
         is_parameter = _mark_parameters(layouts)
@@ -148,8 +140,5 @@ def _mark_parameters(layouts: Mapping[str, m.Layout]) -> Tensor:
 
 
 METHOD = replace(
-    AVERAGING,
-    server=FeSEM,
-    settings={"fesem": FeSEMSettings},
-    ignored_settings=lambda options: m.OF_CLAIMS,
+    AVERAGING, server=FeSEM, settings={"fesem": FeSEMSettings}, ignored_settings=lambda options: m.OF_CLAIMS
 )

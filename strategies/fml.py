@@ -23,12 +23,7 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.companion import WithCompanion
 from protosphere.prototypes.losses import divergence
-from protosphere.strategies.companions import (
-    OWN_RULES,
-    CompanionObjective,
-    CompanionSettings,
-    MeanOfCompanions,
-)
+from protosphere.strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions
 from protosphere.strategies.weights import AVERAGING, companion
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -51,16 +46,12 @@ class FMLSettings(CompanionSettings):
 
 
 class FMLObjective(CompanionObjective):
-    """Client half."""
-
     kind = FMLSettings
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Build the meme next to the client's model."""
         return WithCompanion(model, self.second(model, model.feature_dim))
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """Each model is trained by its cross-entropy and by its divergence from the other."""
         options = self.options[FMLSettings]
         z = self.features(state, batch.inputs)
         model_logits, meme_logits = state.module.classify(z), state.module.companion(batch.inputs)
@@ -76,8 +67,6 @@ class FMLObjective(CompanionObjective):
 
 
 class FML(MeanOfCompanions):
-    """Server half."""
-
     def download(
         self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
     ) -> int | None:

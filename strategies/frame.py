@@ -30,8 +30,6 @@ class FrameSettings:
 
 
 class FrameObjective(m.PullObjective):
-    """Client half: the shared prototype pull, with t = gamma c."""
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         settings = self.settings

@@ -71,12 +71,9 @@ RATE = "fraug.rate"
 
 
 class FRAugObjective(SharedObjective):
-    """Client half."""
-
     parts = (EXTRACTOR, HEAD)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
-        """Put G, equal on all clients, Psi, m and the position in y~ next to the model."""
         classes, dim = self.num_classes, model.feature_dim
         model.generator = drawn(self.shared_seed(GENERATOR), lambda: FeatureGenerator(classes, dim))
         model.transformation = drawn(self.shared_seed("transformation"), lambda: FeatureTransformation(classes, dim))
@@ -96,10 +93,7 @@ class FRAugObjective(SharedObjective):
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
             groups: list[dict[str, Any]] = [
                 {"params": [p for p in parameters if id(p) not in augmenter_ids]},
-                {
-                    "params": [p for p in parameters if id(p) in augmenter_ids],
-                    "lr": self.options[FRAugSettings].rate,
-                },
+                {"params": [p for p in parameters if id(p) in augmenter_ids], "lr": self.options[FRAugSettings].rate},
             ]
             settings = self.settings
             return EagerSGD(groups, settings.learning_rate, settings.momentum, settings.weight_decay)
@@ -108,7 +102,6 @@ class FRAugObjective(SharedObjective):
         return [m.Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
-        """The sum of the three losses."""
         options, module = self.options[FRAugSettings], state.module
         plain = super().loss(state, batch, phase, round_number)
         z = plain.features.detach().to(module.turns.means.dtype)
@@ -132,7 +125,6 @@ class FRAugObjective(SharedObjective):
         return blend * features + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else features
 
     def _compute_generator_loss(self, module: Any, z: Tensor, labels: Tensor) -> Tensor:
-        """The loss of G."""
         options = self.options[FRAugSettings]
         features = module.generator.train()(labels)
         if options.variant == "pacs":
@@ -163,20 +155,16 @@ def _apply_fixed(module: nn.Module, z: Tensor) -> Tensor:
 
 
 class FRAug(AveragedWeights):
-    """Server half: the mean, including G."""
-
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Check that every client has the same G; warn if statistics are exchanged that should stay local."""
         notices = super().check(num_classes, dim)
         refuse_other_layouts(self, GENERATOR, of_generator(FeatureGenerator(num_classes, dim)).layout)
-        lines = [line for identity in self.identities.values() for line in identity.layouts]
-        travel = any("running_" in line for line in lines if not line.startswith(GENERATOR))
-        if not travel:
+        if self.settings.share_buffers == "own":
             return notices
-        return (
-            *notices,
-            'running statistics of the models are averaged, but stay local in the paper: set `share-buffers` to "own"',
+        notice = (
+            'any running statistics of models are averaged; in the paper they stay local: set `share-buffers` to "own"'
         )
+        return (*notices, notice)
 
 
 METHOD = replace(

@@ -10,6 +10,7 @@ heads, which stay in memory while G is trained.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -60,19 +61,20 @@ class Teachers(NamedTuple):
 class GeneratorObjective(SharedObjective):
     """Client half: holds G next to the model."""
 
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """G before training; a method overrides its sizes."""
-        raise NotImplementedError(f"{type(self).__name__} does not define its generator")
+    @staticmethod
+    def new_generator(options: m.Options, num_classes: int, dim: int) -> Generator:
+        """G before training."""
+        return Generator(num_classes, dim)
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Put the initial G, equal to the server's, next to the model."""
         module = super().build(model, seed)
-        generator = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
+        new = partial(self.new_generator, self.options, self.num_classes, model.feature_dim)
+        generator = drawn(self.shared_seed(GENERATOR), new)
         module.generator = generator.requires_grad_(False)
         return module
 
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """The parts that are exchanged, and G, whose statistics are always exchanged."""
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
@@ -88,19 +90,20 @@ class GeneratorObjective(SharedObjective):
         return BATCH / self.settings.batch_size * loss
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The parts after training; G stays with the server."""
         return super().shared(state.module)
 
 
 class GeneratorServer(AveragedWeights):
-    """Server half: the mean of the weights, and G."""
+    """Server half: the mean of the weights, and G.
 
+    Attributes:
+        objective: the client half, which knows G's sizes.
+        rate, steps: of Adam: its learning rate in round 1, and its steps per round.
+    """
+
+    objective: type[GeneratorObjective]
     rate: float
     steps: int
-
-    def new_generator(self, num_classes: int, dim: int) -> Generator:
-        """G before training, equal to the clients'."""
-        raise NotImplementedError(f"{type(self).__name__} does not define the generator that it trains")
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """The loss of a generated batch, to be minimised."""
@@ -119,15 +122,16 @@ class GeneratorServer(AveragedWeights):
         """Check that every client has the server's G, and a head that the server can run."""
         notices = super().check(num_classes, dim)
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
-        refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
+        generator = self.objective.new_generator(self.options, num_classes, dim)
+        refuse_other_layouts(self, GENERATOR, of_generator(generator).layout)
         return notices
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """The mean weights, and G after training on this round's heads."""
         averaged = super().aggregate(uploads, state, server_round)
         teachers = self._collect_teachers(uploads)
         seed = shared_seed(self.settings.seed, GENERATOR)
-        generator = drawn(seed, lambda: self.new_generator(self.num_classes, self.dim))
+        new = partial(self.objective.new_generator, self.options, self.num_classes, self.dim)
+        generator = drawn(seed, new)
         rate = self.rate * DECAY ** (server_round - 1)
         optimiser = torch.optim.Adam(generator.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
         if state:

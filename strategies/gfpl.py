@@ -10,21 +10,19 @@ the classifiers.
 
 Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others, no array is sent.
 
-Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and retrains after every batch in rounds
-divisible by S_T; section 4.2 exchanges and retrains once every S_T rounds. Here mixtures are exchanged as in section
-4.2, and each client retrains once, before its training in the next round. Algorithm 2 retrains only the projection
-layer; here, as in section 4.2, g is retrained as well. A component joins a cluster in Algorithm 1 only if it is near
-every member, including those that join with it (line 6 adds a whole set whose members may be far from each other). The
-paper does not define the weights w_j: here they are pi, or n_ij pi with `weighting` samples. On real features, the
+Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and retrains the projection layer after every
+batch in rounds divisible by S_T. Here, as in section 4.2, clients exchange mixtures once every S_T rounds, and each
+retrains l and g once, before its training in the next round. A component joins a cluster in Algorithm 1 only if it is
+near every member, including those that join with it (line 6 adds a whole set whose members may be far from each other).
+The paper does not define the weights w_j: here they are pi, or n_ij pi with `weighting` samples. On real features, the
 Bhattacharyya distance, a sum over d, is 16 to 70 between neighbours, so S_C = 1 fuses nothing: by default, it is
 divided by d, and S_C is 0.7. Covariances are diagonal, like the paper's sigma. Unless counts are sent too, weights are
 rounded to multiples of 1/(16 n), because their exact values would reveal n_ij. The communication in Table 1 for
 CIFAR-10 follows only from d = 512 and 4 classes per client, not from the paper's d = 128.
 
-The exchange teaches nothing about classes that a client lacks. Extractors are private, so a fused mixture describes
+The exchange teaches nothing about classes that a client lacks: extractors are private, so a fused mixture describes
 other clients' feature spaces. The retrained classifier classifies those pseudo-features correctly, but no real sample
-of a class that the client lacks; with mixtures fitted by the client's own extractor, which no federation can have, it
-classifies four in five correctly.
+of a class that the client lacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,25 +91,17 @@ class GFPLSettings:
         due = round_number >= self.first_exchange and round_number % self.exchange_every == 0
         return due and round_number < rounds and self.pseudo_features > 0
 
-    @property
-    def first_due(self) -> int:
-        """The first round in which mixtures are sent, if the run is longer."""
-        return -(-self.first_exchange // self.exchange_every) * self.exchange_every
-
 
 class GFPLObjective(m.Objective):
-    """Client half."""
-
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Add the second classifier; its frame is equal on all clients and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
             return model
-        _refuse_few_dimensions(self.num_classes, model.feature_dim)
+        _check_frame(self.num_classes, model.feature_dim)
         frame = simplex_etf(self.num_classes, model.feature_dim, m.derive(self.settings.seed, "gfpl", "frame"))
         return DualClassifierModel(model, frame, seed)
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Keep the global mixtures for the retraining."""
         state.received = received
 
     def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
@@ -147,27 +137,25 @@ class GFPLObjective(m.Objective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In exchange rounds, one mixture per class (of a release, one Gaussian per class); else nothing."""
-        options = self.options[GFPLSettings]
+        options, counted = self.options[GFPLSettings], sends_counts(self.options)
         if not options.exchanges(round_number, self.settings.rounds):
             return None
         if state.prototypes is not None and state.variances is not None:
-            return {m.MIXTURES.name: self._build_gaussians(state.prototypes, state.variances)}
+            release, weights = state.prototypes, torch.ones(len(state.prototypes), dtype=state.prototypes.vectors.dtype)
+            # in the prototypes' scale
+            variances = self.settings.privacy_scale**2 * state.variances
+            counts = release.counts if counted else None
+            mixtures = m.MixtureSet(release.labels, release.vectors, variances, weights, counts)
+            return {m.MIXTURES.name: mixtures}
         if state.features is None:
             return None
         seed = m.derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        if sends_counts(self.options):
-            return {m.MIXTURES.name: mixtures}
-        # with few samples, a class's exact shares reveal their number
-        steps = STEPS_A_COMPONENT * options.components
-        return {m.MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
-
-    def _build_gaussians(self, prototypes: m.PrototypeSet, variances: Tensor) -> m.MixtureSet:
-        """One component per class from a release, in the prototypes' scale."""
-        squared = self.settings.privacy_scale**2
-        weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
-        counts = prototypes.counts if sends_counts(self.options) else None
-        return m.MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
+        if not counted:
+            # with few samples, a class's exact shares reveal their number
+            steps = STEPS_A_COMPONENT * options.components
+            mixtures = mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)
+        return {m.MIXTURES.name: mixtures}
 
     def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -177,29 +165,26 @@ class GFPLObjective(m.Objective):
 
 
 class GFPL(m.ServerHalf):
-    """Server half."""
-
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that d >= K >= 2, which the frame needs, and the wire format, which does not apply to mixtures. Warn if
-        the run is too short to use any mixture."""
+        """Check that the frame fits (d >= K >= 2). Warn if the run is too short to use any mixture."""
         options, settings = self.options[GFPLSettings], self.settings
         if options.dual_classifier:
-            _refuse_few_dimensions(num_classes, dim)
+            _check_frame(num_classes, dim)
         elif settings.inference == "etf":
             raise m.SettingError(
                 'setting `inference` is "etf", but without `gfpl.dual-classifier` there is no frame to predict with; '
                 'use "classifier".'
             )
-        if not exchanges(self.options) or options.exchanges(options.first_due, settings.rounds):
+        first = -(-options.first_exchange // options.exchange_every) * options.exchange_every
+        if not exchanges(self.options) or options.exchanges(first, settings.rounds):
             return ()
         return (
-            f"no mixture of this run is ever used: the first would go up in round {options.first_due} and be used in "
-            f"the round after, but `rounds` is {settings.rounds}; lower `gfpl.first-exchange` or "
-            "`gfpl.exchange-every`, or raise `rounds`",
+            f"no mixture of this run is ever used: the first would go up in round {first} and be used in the round "
+            f"after, but `rounds` is {settings.rounds}; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or raise "
+            "`rounds`",
         )
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """Uploads in exchange rounds only."""
         return up if self._exchanges(server_round) else ()
 
     def download(
@@ -221,16 +206,11 @@ class GFPL(m.ServerHalf):
         return m.Outcome(mixtures.fields(), {m.EVERYONE: {m.MIXTURES.name: mixtures}}, figures)
 
 
-def _refuse_few_dimensions(num_classes: int, dim: int) -> None:
-    if num_classes < 2:
+def _check_frame(num_classes: int, dim: int) -> None:
+    if not 2 <= num_classes <= dim:
         raise m.SettingError(
-            f"setting `gfpl.dual-classifier` is true, but its fixed frame needs 2 classes or more and the data have "
-            f"{num_classes}; set it to false."
-        )
-    if num_classes > dim:
-        raise m.SettingError(
-            f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs as many dimensions as the data have "
-            f"classes ({num_classes}); raise `feature-dim`, or set `gfpl.dual-classifier` to false."
+            f"setting `gfpl.dual-classifier` is true, but its fixed frame needs from 2 to {dim} classes "
+            f"(`feature-dim`), and the data have {num_classes}; raise `feature-dim`, or set it to false."
         )
 
 

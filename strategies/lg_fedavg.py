@@ -14,13 +14,7 @@ from protosphere.strategies.weights import AVERAGING, HEAD, SharedObjective, bot
 
 
 class LGFedAvgObjective(SharedObjective):
-    """Client half: the head is exchanged."""
-
     parts = (HEAD,)
 
 
-METHOD = replace(
-    AVERAGING,
-    objective=LGFedAvgObjective,
-    exchange=lambda options: both_ways(HEAD),
-)
+METHOD = replace(AVERAGING, objective=LGFedAvgObjective, exchange=lambda options: both_ways(HEAD))

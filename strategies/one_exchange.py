@@ -1,9 +1,9 @@
 """Base of methods whose clients send statistics of their samples in a public encoder's space once, and receive a linear
-classifier (FedNCM, Fed3R, FedCOF, FedPFT).
+classifier (FedCGS, FedNCM, Fed3R, FedCOF, FedPFT, Protosphere).
 
     client   z = u / ||u||, u the encoder's features of its training samples (or u / max(R, ||u||), R being
-             `encoder-radius`); once, of the classes of which it has at
-             least `fewest` samples, what the method makes of z and y
+             `encoder-radius`); once, of the classes of which it has at least `fewest` samples, what the method makes
+             of z and y
     server   counts each client once, and computes the classifier from all that have sent
     predict  `encoder`: argmax_j z w_j + b_j, over the classes that some client has sent
 
@@ -17,33 +17,22 @@ these methods promise the classifier of all samples; `<method>.aggregation` offe
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from protosphere import method as m
 from protosphere.core.client_names import client_word
-from protosphere.strategies.encoder_space import (
-    CLASSIFIER,
-    check_space,
-    directions,
-    discriminant_layout,
-    linear_scores,
-    unknown,
-)
+from protosphere.strategies.encoder_space import CLASSIFIER, directions, discriminant_layout, linear_scores
 from protosphere.strategies.release import RULE
+from protosphere.strategies.weights import refuse_other_layouts
 
-RULES = ("local-prototypes", "classifier", "discriminant", RULE)
 DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # after so many times 1 / fraction rounds, one client in twenty has never been sampled
 MOST_NAMES = 10  # names listed in a sentence
+SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that a classifier's part `known` needs
 P = TypeVar("P", bound=m.ClassVectors)
-
-
-def rounds_of_exchange(settings: m.Settings) -> int:
-    """The number of rounds, from the first, in which clients send: one if all clients train in each round."""
-    return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
 
 
 def some_of(names: Sequence[object]) -> str:
@@ -53,29 +42,40 @@ def some_of(names: Sequence[object]) -> str:
 
 
 class OneExchangeObjective(m.SpaceObjective):
-    """Client half: trains like `local`."""
+    """Client half: trains like `local`.
 
-    @property
-    def fewest(self) -> int:
-        """Classes with fewer samples are not sent."""
-        raise NotImplementedError
+    Attributes:
+        kind: the method's settings.
+        part: the part of the download that holds the classifier.
+    """
 
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
-        """The upload, from z (n, d) float64 and labels (n,); n may be 0.
-
-        Args:
-            samples: the client's number of samples, including those of classes that are not sent.
-        """
-        raise NotImplementedError
+    kind: type[Any]
+    part = CLASSIFIER
 
     @staticmethod
-    def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
+    def last_round(settings: m.Settings) -> int:
+        """The last round in which clients send: the first if all of them train in each round."""
+        return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
+
+    @staticmethod
+    def layouts(num_classes: int, dim: int) -> Mapping[str, m.Layout]:
         """Layouts of the parts of weights, by name."""
         return {CLASSIFIER: discriminant_layout(num_classes, dim)}
 
+    def summarise(self, features: Tensor, labels: Tensor) -> m.Payload | None:
+        """The upload, from the encoder's features u (n, d) and labels (n,) of the training samples."""
+        raise NotImplementedError
+
+    def sent_samples(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """z (n, d) float64 and labels (n,) of the classes with enough samples; n may be 0."""
+        counts = torch.bincount(labels, minlength=self.num_classes)
+        is_sent = counts[labels] >= self.options[self.kind].fewest
+        return directions(features, self.settings.encoder_radius)[is_sent], labels[is_sent]
+
     def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """No weights of the model: the parts of weights before anything is known."""
-        return unknown(self.layouts(self.options, self.num_classes, self.settings.feature_dim))
+        layouts = self.layouts(self.num_classes, self.settings.feature_dim)
+        return {part: m.Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """None: what is received lies in the encoder's space."""
@@ -83,63 +83,80 @@ class OneExchangeObjective(m.SpaceObjective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The method's statistics of the samples, in the first rounds."""
-        if round_number > rounds_of_exchange(self.settings) or state.encoded is None:
+        if round_number > self.last_round(self.settings) or state.encoded is None:
             return None
-        features, labels = state.encoded()
-        counts = torch.bincount(labels, minlength=self.num_classes)
-        is_sent = counts[labels] >= self.fewest
-        return self.summarise(directions(features, self.settings.encoder_radius)[is_sent], labels[is_sent], len(labels))
+        return self.summarise(*state.encoded())
 
     def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
         """z w_j + b_j."""
-        return linear_scores(space, CLASSIFIER, directions)
+        return linear_scores(space, self.part, directions)
 
 
 class OneExchange(m.CheckedServer):
     """Server half: tracks which clients have sent, and warns of the others.
 
     Attributes:
-        objective: the client half, which knows the layouts.
+        objective: the client half, which knows the layouts and when clients send.
+        needs_unit_vectors: whether the mathematics excludes an `encoder-radius`.
     """
 
-    objective: type[OneExchangeObjective] = OneExchangeObjective
+    objective: type[OneExchangeObjective]
+    needs_unit_vectors = False
+
+    @property
+    def aggregation(self) -> m.ClassAggregation:
+        """How each class's means are aggregated."""
+        how: m.ClassAggregation = self.options[self.objective.kind].aggregation
+        return how
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that no value of a vector is masked and that all clients have the same dimension."""
-        check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))
+        """Check the norm bound, the encoder's radius, and that all clients' layouts are equal."""
+        settings = self.settings
+        smallest_bound = SMALLEST_BOUND * num_classes**0.5
+        if settings.max_prototype_norm < smallest_bound:
+            raise m.SettingError(
+                f"setting `max-prototype-norm` is {settings.max_prototype_norm:g}, but the classifier that "
+                f"`{settings.strategy}` sends of {num_classes} classes needs {smallest_bound:.3g}; raise it."
+            )
+        if self.needs_unit_vectors and settings.encoder_radius:
+            raise m.SettingError(
+                f"setting `encoder-radius` is {settings.encoder_radius}, but `{settings.strategy}` works with unit "
+                "vectors; remove it (0)."
+            )
+        for part, layout in self.objective.layouts(num_classes, dim).items():
+            refuse_other_layouts(self, part, layout)
         return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """Uploads in the first rounds only."""
-        return up if server_round <= rounds_of_exchange(self.settings) else ()
+        return up if server_round <= self.objective.last_round(self.settings) else ()
 
-    def ends(self, server_round: int) -> bool:
+    def is_last(self, server_round: int) -> bool:
         """Whether no client will send after this round, or the run ends with it."""
-        return server_round >= min(self.settings.rounds, rounds_of_exchange(self.settings))
+        return server_round >= min(self.settings.rounds, self.objective.last_round(self.settings))
 
-    def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
-        """Warn, once no client will send any more, of clients that are in no classifier."""
-        missing = sorted(set(self.identities) - set(heard))
-        if not missing or not self.ends(server_round):
-            return ()
-        remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
-        return (
-            f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
-            f"clients send, so the shared classifier contains none of its samples{remedy}.",
-        )
-
-    def unknown(self, present: Tensor) -> tuple[str, ...]:
-        """Warn that there is no classifier, if no client sent a class.
+    def warnings(self, heard: Collection[int], present: Tensor | None, server_round: int) -> tuple[str, ...]:
+        """Warn, once no client will send any more, of clients that are in no classifier, or that there is none.
 
         Args:
-            present: the classes that some client sent, (K,) bool.
+            heard: the clients that have sent.
+            present: the classes that some client sent, (K,) bool; None if that has not changed.
         """
-        if present.any():
+        if not self.is_last(server_round):
             return ()
-        return (
-            "no client sent a class, so there is no shared classifier: each has fewer samples of every class than "
-            f"`{self.settings.strategy}.fewest`; lower it.",
-        )
+        warnings = []
+        if missing := sorted(set(self.identities) - set(heard)):
+            remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
+            warnings.append(
+                f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
+                f"clients send, so the shared classifier contains none of its samples{remedy}."
+            )
+        if present is not None and not present.any():
+            warnings.append(
+                "no client sent a class, so there is no shared classifier: each has fewer samples of every class than "
+                f"`{self.settings.strategy}.fewest`; lower it."
+            )
+        return tuple(warnings)
 
 
 @dataclass
@@ -182,3 +199,15 @@ class FirstUploads(Generic[P]):
     def parts(self) -> dict[int, P]:
         """In ascending order of partitions, so that the order of arrival has no effect."""
         return dict(sorted(self.by_client.items()))
+
+
+# The row that methods of this family start from; each replaces what differs.
+ONE_EXCHANGE = m.Method(
+    server=OneExchange,
+    objective=OneExchangeObjective,
+    inference=RULE,
+    rules=("local-prototypes", "classifier", "discriminant", RULE),
+    counts_own_rounds=True,
+    # the server weights clients by their sample counts
+    ignored_settings=lambda options: frozenset(),
+)

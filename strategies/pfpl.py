@@ -9,15 +9,13 @@ Departures. As printed, the weight k_im grows with the distance, while the text 
 domain will assign more weight": `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follows the text and is the default;
 `distance`, w_im ~ ||p_i - p_m||^2, is the formula. The sum excludes m = i: alpha is the client's own share. The server
 mixes the latest prototypes of all clients, including those not sampled this round; a client that has not uploaded yet
-gets the unweighted mean of every class reported so far (the paper's "unbiased prototypes"). With alpha = 1, each client
-gets its own prototypes back, and one that has not uploaded yet gets none: the control in which clients learn nothing
-from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the text ("local instance
-embeddings") and this file pull each sample. Algorithm 1, lines 21 and 22, replaces a client's own set by its
-personalised one; this is not implemented, because the next round measures the client's own set again. The paper's
-lambda is 1. It prints R as the L2 distance (Eq. 7), but defines that symbol as a sum of squares for k_im. The presets
-use the distance (`l2`), because with the squares clients diverge within three rounds at the paper's learning rate and
-momentum; our default is the mean squared error. The paper names three values of alpha and a weight decay printed as
-e^-5; which data set has which alpha, and 1e-5 for all methods, are our interpretations. The paper's text has 100
+gets the unweighted mean of every class reported so far (the paper's "unbiased prototypes"), or none if alpha is 1: then
+clients learn nothing from each other, which is the control. Eq. 5 to 7 pull the class prototype C_i^(k), summed over
+classes; the text ("local instance embeddings") and this file pull each sample. Algorithm 1, lines 21 and 22, which
+replaces a client's own set by its personalised one, is not implemented: the next round measures the own set again. The
+paper's lambda is 1, and R its L2 distance (Eq. 7), whose symbol it defines as a sum of squares for k_im; the presets
+use the distance (`l2`), because with the squares clients diverge. The paper names three values of alpha, and a weight
+decay printed as e^-5; which data set has which alpha, and 1e-5, are our interpretations. The paper's text has 100
 rounds, its Table 1 has 200.
 """
 
@@ -28,7 +26,7 @@ import torch
 from pydantic import Field
 
 from protosphere import method as m
-from protosphere.prototypes.personalisation import personalise, weight_within
+from protosphere.prototypes.personalisation import personalise
 
 
 @m.method_settings
@@ -58,17 +56,7 @@ class PFPL(m.ServerHalf):
             return m.Outcome(_pack_state(latest), _as_downloads(latest))
         personalised = personalise(latest, options.alpha, options.weighting)
         means = m.aggregate(list(latest.values()), "mean")
-        return m.Outcome(
-            _pack_state(latest),
-            m.to_everyone(means) | _as_downloads(personalised),
-            self._compute_figures(latest, options.weighting),
-        )
-
-    def _compute_figures(self, latest: Mapping[int, m.PrototypeSet], weighting: str) -> dict[str, m.Figure]:
-        """How much of the weights stays within a client's own domain, if clients have domains."""
-        domains = {p: identity.domain for p, identity in self.identities.items() if identity.domain}
-        within = weight_within(latest, domains, weighting) if domains else None
-        return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
+        return m.Outcome(_pack_state(latest), m.to_everyone(means) | _as_downloads(personalised))
 
 
 def _as_downloads(prototypes: Mapping[int, m.PrototypeSet]) -> dict[int, m.Payload]:

@@ -64,8 +64,6 @@ class ProtoNormSettings:
 
 
 class ProtoNormObjective(m.PullObjective):
-    """Client half: the shared prototype pull, with t = gamma c."""
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """Eq. 15: the client, not the server, scales."""
         if received is None:
@@ -75,10 +73,7 @@ class ProtoNormObjective(m.PullObjective):
 
 
 class ProtoNorm(m.ServerHalf):
-    """Server half: mean, direction, alignment."""
-
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that the simplex fits: K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
             raise m.SettingError(
                 f"`protonorm.alignment` is simplex, which needs `feature-dim` of {num_classes - 1} at least for "
@@ -152,8 +147,5 @@ def _list_figures(alignment: Alignment) -> dict[str, m.Figure]:
 
 
 METHOD = m.Method(
-    server=ProtoNorm,
-    objective=ProtoNormObjective,
-    settings={"protonorm": ProtoNormSettings},
-    releases=m.any_options,
+    server=ProtoNorm, objective=ProtoNormObjective, settings={"protonorm": ProtoNormSettings}, releases=m.any_options
 )

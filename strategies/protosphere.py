@@ -24,16 +24,15 @@ control), the logarithmic opinion pool (Genest and Zidek, 1986), and gradients a
 each contributes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from protosphere import method as m
-from protosphere.core.client_names import client_word
 from protosphere.core.devices import exact
 from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.strategies.encoder_space import (
@@ -42,30 +41,22 @@ from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
     KNOWN,
     WEIGHT,
-    check_space,
     choose_temperature,
     directions,
-    discriminant_scores,
     inverse_factor,
     opinion_pool,
-    unknown,
     within_bound,
 )
 from protosphere.strategies.frame import seeded_frame
-from protosphere.strategies.one_exchange import rounds_of_exchange as usual_rounds
-from protosphere.strategies.one_exchange import some_of
+from protosphere.strategies.one_exchange import ONE_EXCHANGE, OneExchangeObjective
 from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.statistics import (
     Pooled,
+    PooledServer,
     Statistics,
-    add_clients,
-    class_means_of,
     from_half,
-    hear,
-    pool,
     refute_means,
     refute_scatter,
-    state_of,
     to_half,
     triangle,
 )
@@ -85,8 +76,6 @@ class ProtosphereSettings:
     Attributes:
         gamma: scale of the frame, as `protonorm.gamma`.
         shrinkage: shrinkage of the pooled Sigma towards a scaled identity; 0: by its number of samples (OAS).
-        exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
-            round, otherwise enough for nearly all.
         fewest: classes with fewer samples are not sent, unless a client has no larger one.
         share: as `fewest`, but a share of the client's average class size. With a lower share more clients vote on
             a class, which outvotes liars, but its means are noisier.
@@ -96,43 +85,30 @@ class ProtosphereSettings:
 
     gamma: m.Positive = 10.0
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.0
-    exchanges: m.Count = 0
     fewest: m.AtLeastOne = 5
     share: m.Share = 0.5
     aggregation: m.ClassAggregation = "clipped-mean"
 
 
-def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
-    """Layouts of the parts of weights: half of S as one row; A, the class means, and which classes are known."""
-    half = dim * (dim + 1) // 2
-    down = ((KNOWN, (num_classes,)), (MU, (num_classes, dim)), (WHITENING, (1, half)))
-    return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: down}
-
-
-def rounds_of_exchange(settings: m.Settings, options: m.Options) -> int:
-    """The number of rounds in which clients send."""
-    return options[ProtosphereSettings].exchanges or usual_rounds(settings)
-
-
-class ProtosphereObjective(m.SpaceObjective, m.Pulled):
-    """Client half."""
-
+class ProtosphereObjective(OneExchangeObjective, m.Pulled):
+    kind = ProtosphereSettings
+    part = DISCRIMINANT
     encoder = "handcrafted"
 
-    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
-        """No weights of the model: the parts of weights before anything is known."""
-        return unknown(layouts(self.num_classes, self.settings.feature_dim))
+    @staticmethod
+    def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
+        """Layouts of half of S as one row; and of A, the class means, and which classes are known."""
+        half = dim * (dim + 1) // 2
+        down = ((KNOWN, (num_classes,)), (MU, (num_classes, dim)), (WHITENING, (1, half)))
+        return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: down}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma c of all classes, from round 1 on."""
         frame = seeded_frame(self.num_classes, self.settings.feature_dim, self.settings.seed)
         return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)
 
-    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """m_ij and S_i, in the first rounds."""
-        if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
-            return None
-        features, labels = state.encoded()
+    def summarise(self, features: Tensor, labels: Tensor) -> m.Payload:
+        """m_ij and S_i."""
         unit_features = directions(features, self.settings.encoder_radius)
         counts = torch.bincount(labels, minlength=self.num_classes)
         sums = torch.zeros(self.num_classes, unit_features.shape[1], dtype=torch.float64).index_add_(
@@ -172,10 +148,6 @@ class ProtosphereObjective(m.SpaceObjective, m.Pulled):
         tensors = {KNOWN: is_known, **classifier}
         return {DISCRIMINANT: m.Weights({name: tensor.float() for name, tensor in tensors.items()})}
 
-    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
-        """t q."""
-        return discriminant_scores(space, directions)
-
     def pooled(self, state: m.ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool of both posteriors, (n, K); before the first message, the model's."""
         logits = exact(state.module.classify(z))
@@ -200,17 +172,8 @@ def scale_of(settings: m.Settings) -> float:
     return min(SCALE, settings.max_prototype_norm / 2)
 
 
-class Protosphere(m.CheckedServer):
-    """Server half: sums over clients, and their discriminant."""
-
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Check that no value of a mean is masked and that all clients have the same dimension."""
-        check_space(self, num_classes, dim, layouts(num_classes, dim))
-        return ()
-
-    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
-        """Uploads in the first rounds only."""
-        return up if server_round <= rounds_of_exchange(self.settings, self.options) else ()
+class Protosphere(PooledServer):
+    objective = ProtosphereObjective
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Refuse means outside the unit ball, and a scatter that no samples have."""
@@ -220,22 +183,7 @@ class Protosphere(m.CheckedServer):
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
         return refute_means(means) or refute_scatter(scatter, rounded)
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute mu_j and Sigma from all clients that have sent so far, each once, by ascending partition."""
-        heard, fresh = hear(uploads, state)
-        figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
-        if not fresh:
-            return m.Outcome(state, {}, figures, warnings, keeps=True)
-        clients = add_clients(state, uploads, fresh, self._read_statistics)
-        how = self.options[ProtosphereSettings].aggregation
-        pooled = pool(clients, self.num_classes, self.dim, how)
-        new_state = state_of(heard, clients, pooled)
-        if not clients:
-            return m.Outcome(new_state, {}, figures, warnings, keeps=True)
-        downloads = {m.EVERYONE: self._build_discriminant(pooled)}
-        return m.Outcome(new_state, downloads, figures, warnings, prototypes=class_means_of(new_state))
-
-    def _read_statistics(self, partition: int, upload: m.Payload) -> Statistics:
+    def read(self, partition: int, upload: m.Payload) -> Statistics:
         """m_ij, w_ij and n_i S_i."""
         means = m.prototypes_of(upload)
         samples = float(self.identities[partition].rows[0])
@@ -246,7 +194,8 @@ class Protosphere(m.CheckedServer):
         """S_i from the half that was sent, (d, d) float64."""
         return from_half(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings))
 
-    def _build_discriminant(self, pooled: Pooled) -> m.Payload:
+    def classifier(self, pooled: Pooled) -> m.Payload:
+        """A and A mu_j."""
         sums, weights = pooled.sums, pooled.weights
         bound = min(self.settings.max_prototype_norm, MOST)
         # one setting for both ends: without shrinkage, Sigma may have no inverse
@@ -259,22 +208,6 @@ class Protosphere(m.CheckedServer):
         # as it is sent
         return {DISCRIMINANT: m.Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 
-    def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
-        """Warn, once no client will send any more, of clients that are in no discriminant."""
-        missing = sorted(set(self.identities) - set(heard))
-        cut_short = server_round < rounds_of_exchange(self.settings, self.options)
-        if not missing or (cut_short and server_round < self.settings.rounds):
-            return ()
-        remedy = (
-            "more `rounds` include more clients"
-            if cut_short
-            else "a larger `protosphere.exchanges` includes more clients"
-        )
-        return (
-            f"{some_of([client_word(partition) for partition in missing])} sent no statistics in the rounds in which "
-            f"they count, so the shared discriminant contains none of its samples; {remedy}.",
-        )
-
 
 def _choose_exchange(options: m.Options) -> m.Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"
@@ -282,14 +215,12 @@ def _choose_exchange(options: m.Options) -> m.Exchange:
     return m.Exchange((MEANS, scatter), (m.Part("weights", DISCRIMINANT, dtype="float16"),), DISCLOSURES, once=True)
 
 
-METHOD = m.Method(
+METHOD = replace(
+    ONE_EXCHANGE,
     server=Protosphere,
     objective=ProtosphereObjective,
     settings={"protosphere": ProtosphereSettings},
     exchange=_choose_exchange,
     inference=POOL,
     rules=(*m.RULES, RULE, POOL),
-    counts_own_rounds=True,
-    # the server weights clients by their sample counts
-    ignored_settings=lambda options: frozenset(),
 )

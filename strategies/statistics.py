@@ -9,7 +9,7 @@ t_i is 1 with "mean". With a robust centre and at least three clients, t_i is mi
 T_i), so that no client's scatter exceeds the median.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW, class_centres
+from protosphere.strategies.one_exchange import OneExchange
 
 ROUNDING = 1e-3  # tolerance for the norm of a unit vector after rounding on the wire
 
@@ -51,28 +52,6 @@ class Pooled:
     moment: Tensor
 
 
-def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], list[int]]:
-    """The clients that have sent so far, in order of arrival, and the new ones; each counts once."""
-    heard = state["heard"].tolist() if state else []
-    fresh = [partition for partition in uploads if partition not in heard]
-    return [*heard, *fresh], fresh
-
-
-def add_clients(
-    state: m.State, uploads: Mapping[int, m.Payload], fresh: Sequence[int], read: Callable[[int, m.Payload], Statistics]
-) -> dict[int, Statistics]:
-    """The statistics of all clients that have sent so far, except those without a class.
-
-    Args:
-        read: reads a client's statistics from its upload.
-    """
-    clients = statistics_of(state)
-    for partition in fresh:
-        if len(m.prototypes_of(uploads[partition])):
-            clients[partition] = read(partition, uploads[partition])
-    return clients
-
-
 def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.ClassAggregation) -> Pooled:
     """Aggregate the clients' statistics by ascending partition, so that the order of arrival has no effect."""
     ordered = [clients[partition] for partition in sorted(clients)]
@@ -102,19 +81,50 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.C
     return Pooled(sums, class_weights, within + sums.T @ centres)
 
 
-def statistics_of(state: m.State) -> dict[int, Statistics]:
-    """Partition -> its statistics, as stored by `state_of`; partitions without samples are missing.
+class PooledServer(OneExchange):
+    """Server half: the statistics of all clients that have sent so far, each counted once, and a classifier of them."""
 
-    Raises:
-        RunError: the state was written by an earlier version.
-    """
+    def read(self, partition: int, upload: m.Payload) -> Statistics:
+        """A client's statistics from its upload."""
+        raise NotImplementedError
+
+    def classifier(self, pooled: Pooled) -> m.Payload:
+        """The download."""
+        raise NotImplementedError
+
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+        """Pool the statistics of new and earlier clients."""
+        heard, fresh = hear(uploads, state)
+        figures = {"heard": len(heard)}
+        if not fresh:
+            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+        clients = statistics_of(state)
+        for partition in fresh:
+            if len(m.prototypes_of(uploads[partition])):
+                clients[partition] = self.read(partition, uploads[partition])
+        pooled = pool(clients, self.num_classes, self.dim, self.aggregation)
+        present = pooled.weights > 0
+        new_state, warnings = state_of(heard, clients, pooled), self.warnings(heard, present, server_round)
+        if not clients:
+            return m.Outcome(new_state, {}, figures, warnings, keeps=True)
+        means = (pooled.sums[present] / pooled.weights[present].unsqueeze(1)).float()
+        prototypes = m.PrototypeSet(present.nonzero().flatten(), means)
+        downloads = {m.EVERYONE: self.classifier(pooled)}
+        return m.Outcome(new_state, downloads, figures, warnings, prototypes=prototypes)
+
+
+def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], list[int]]:
+    """The clients that have sent so far, in order of arrival, and the new ones; each counts once."""
+    heard = state["heard"].tolist() if state else []
+    fresh = [partition for partition in uploads if partition not in heard]
+    return [*heard, *fresh], fresh
+
+
+def statistics_of(state: m.State) -> dict[int, Statistics]:
+    """Partition -> its statistics, as stored by `state_of`; partitions without samples are missing."""
+    clients: dict[int, Statistics] = {}
     if not state:
-        return {}
-    if "scatters" not in state:
-        raise m.RunError(
-            "an earlier version, which stores statistics differently, wrote the checkpoint; start a new run."
-        )
-    clients = {}
+        return clients
     for partition, half in zip(state["partitions"].tolist(), state["scatters"], strict=True):
         is_of_client = state["owner"] == partition
         means = m.PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
@@ -143,13 +153,6 @@ def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled
         "sums": pooled.sums,
         "weights": pooled.weights,
     }
-
-
-def class_means_of(state: m.State) -> m.PrototypeSet:
-    """mu_j from a state that `state_of` made, for the classes that some client has."""
-    present = state["weights"] > 0
-    means = state["sums"][present] / state["weights"][present].unsqueeze(1)
-    return m.PrototypeSet(present.nonzero().flatten(), means.float())
 
 
 def to_half(matrix: Tensor) -> Tensor:

@@ -16,16 +16,15 @@ squared error (`prototype-weight`, `prototype-loss`). Algorithm 1 sends the mask
 them from the run's seed. `tinyproto.sparsity-dim = 0` is the paper's variant without sparsification, and
 `tinyproto.scaling = false` the one without scaling; FP without scaling is FedProto with masks.
 
-Eq. 10 has the mean over N_j; the authors' code computes mu |N_j| times that mean, which is mu times the sum of all
-uploads. With the sum, their mu (1.5e-4 on CIFAR-10) gives targets 0.9 times as long as the count-weighted mean
-prototype; with the mean, a tenth of that, which pulls features to zero. So mu, in 1/images, is by default 0.9 (FP) and
-0.6 (FT) over the mean number of images of a held class, with the printed mean; `tinyproto.sum` is the factor |N_j|, and
-mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are rounded to 16 significant bits, because a
-product n p in full precision reveals n.
+Eq. 10 has the mean over N_j; the authors' code computes mu |N_j| times that mean. With it, their mu (1.5e-4 on
+CIFAR-10) gives targets 0.9 times as long as the count-weighted mean prototype; with the mean, a tenth of that, which
+pulls features to zero. So mu, in 1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images of a held
+class, with the printed mean; `tinyproto.sum` is the factor |N_j|, and mu then 0.9 and 0.6 over the mean number of
+images of a class. Uploads are rounded to 16 significant bits, because a product n p in full precision reveals n.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated
@@ -68,32 +67,60 @@ class TinyProtoSettings:
                 )
 
 
-class TinyProtoObjective(m.PullObjective):
-    """Client half of both variants."""
+class Masks:
+    """The part of both halves that knows the masks."""
 
-    @property
-    def masks(self) -> Tensor | None:
+    settings: m.Settings
+    options: m.Options
+
+    def masks(self, num_classes: int) -> Tensor | None:
         """(K, d) bool; None if whole prototypes are sent."""
-        return masks_of(self.settings, self.options, self.num_classes, self.settings.feature_dim)
+        dim, ones = self.settings.feature_dim, self.options[TinyProtoSettings].sparsity_dim
+        return _derive_masks(num_classes, dim, ones, self.settings.seed) if 0 < ones < dim else None
 
+    def compressed(self, prototypes: m.PrototypeSet, num_classes: int) -> m.PrototypeSet:
+        """The values under the masks, (k, s) of (k, d)."""
+        masks = self.masks(num_classes)
+        if masks is None:
+            return prototypes
+        values = compress(prototypes.vectors, masks[prototypes.labels])
+        # empty masks do not show their width
+        return prototypes.with_vectors(values.reshape(len(prototypes), int(masks[0].sum())))
+
+    def expanded(self, prototypes: m.PrototypeSet, num_classes: int) -> m.PrototypeSet:
+        """Inverse of `compressed`, with zeros outside the masks."""
+        masks = self.masks(num_classes)
+        if masks is None:
+            return prototypes
+        return prototypes.with_vectors(expand(prototypes.vectors, masks[prototypes.labels]))
+
+
+# a process has one run, or the few of a test
+@lru_cache(maxsize=8)
+def _derive_masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
+    return class_masks(num_classes, dim, ones, seed)
+
+
+class TinyProtoObjective(m.PullObjective, Masks):
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The values of n_ij p_ij under the masks; n_ij itself is never sent."""
         if state.prototypes is None:
             return None
         prototypes = state.prototypes.to(device="cpu")
-        scaled = _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
-        return {m.PROTOTYPES.name: compressed(scaled, self.masks)}
+        if _is_scaled(self.options):
+            assert prototypes.counts is not None
+            sums = prototypes.counts.unsqueeze(1) * prototypes.vectors
+            prototypes = prototypes.with_vectors(to_significant_bits(sums, UPLOADED_BITS))
+        return {m.PROTOTYPES.name: self.compressed(prototypes.without_counts(), self.num_classes)}
 
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """The received values, with zeros outside the masks (Definition 1)."""
         if received is not None:
-            received = {m.PROTOTYPES.name: expanded(m.prototypes_of(received), self.masks)}
+            received = {m.PROTOTYPES.name: self.expanded(m.prototypes_of(received), self.num_classes)}
         return super().targets(state, received)
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
-    """Client half on FedProto."""
-
     def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
 
@@ -101,9 +128,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
             SettingError: the server sent no mu, or an invalid one.
         """
         prototypes = super().targets(state, received)
-        if prototypes is None:
-            return None
-        if not _is_scaled(self.options):
+        if prototypes is None or not _is_scaled(self.options):
             return prototypes
         mu = state.constants.get("mu")
         if mu is None or not 0 < mu <= 1:
@@ -115,29 +140,22 @@ class TinyProtoFPObjective(TinyProtoObjective):
 
 
 class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
-    """Client half on FedTGP."""
+    """Its pull is FedTGP's."""
 
 
-class TinyProto(m.SparseServer):
+class TinyProto(m.SparseServer, Masks):
     """What both servers share: the masks, mu (computed once), and the factor |N_j|."""
 
     target: float  # mean ratio of a target's norm to that of the count-weighted mean prototype, if mu is not set
 
-    @property
-    def masks(self) -> Tensor | None:
-        """(K, d) bool; None if whole prototypes are sent."""
-        return masks_of(self.settings, self.options, self.num_classes, self.dim)
-
     def expand(self, payloads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
         """Prototypes in R^d, with zeros outside the masks."""
-        return {
-            key: {m.PROTOTYPES.name: expanded(m.prototypes_of(payload), self.masks)}
-            for key, payload in payloads.items()
-        }
+        sets = m.prototype_sets(payloads)
+        return {key: {m.PROTOTYPES.name: self.expanded(each, self.num_classes)} for key, each in sets.items()}
 
     def compress(self, prototypes: m.PrototypeSet) -> dict[int, m.Payload]:
         """The download of all clients: the values under the masks."""
-        return m.to_everyone(compressed(prototypes, self.masks))
+        return m.to_everyone(self.compressed(prototypes, self.num_classes))
 
     def begin(self) -> m.Outcome:
         """mu, from the mean number of images in the roster."""
@@ -149,7 +167,6 @@ class TinyProto(m.SparseServer):
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Refuse equal client weights: clients multiply by their counts themselves. Warn if nothing is sparse."""
-        notices = super().check(num_classes, dim)
         ones = self.options[TinyProtoSettings].sparsity_dim
         if ones > dim:
             raise m.SettingError(
@@ -162,19 +179,22 @@ class TinyProto(m.SparseServer):
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
             )
         if ones not in (0, dim):
-            return notices
+            return ()
         return (
-            *notices,
             f"`tinyproto.sparsity-dim` is {ones}: whole prototypes are sent, without TinyProto's masks; the paper "
             "sends 50 values of 500",
         )
 
+    def holders(self, sets: Mapping[int, m.PrototypeSet], labels: Tensor) -> Tensor:
+        """|N_j| of classes, the number of this round's uploads that hold them, (k, 1) int64."""
+        every = torch.cat([prototypes.labels for prototypes in sets.values()])
+        return torch.bincount(every, minlength=self.num_classes)[labels].unsqueeze(1)
+
     def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:
-        """Vectors of a class times |N_j|, the number of this round's uploads that hold it, if `sum` is set."""
+        """Vectors of a class times |N_j| if `sum` is set."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
-        holder_counts = holders(sets.values(), self.num_classes)[vectors.labels]
-        return vectors.with_vectors(holder_counts.unsqueeze(1) * vectors.vectors)
+        return vectors.with_vectors(self.holders(sets, vectors.labels) * vectors.vectors)
 
     def figures(
         self, sets: Mapping[int, m.PrototypeSet], prototypes: m.PrototypeSet, scale: float
@@ -185,27 +205,18 @@ class TinyProto(m.SparseServer):
         Args:
             scale: the factor that clients apply to the received prototypes.
         """
-        if "mu" not in self.constants or self._has_withheld(sets):
+        # clients that withhold their sample counts leave nothing to compare with
+        if "mu" not in self.constants or any(self.identities[partition].withheld for partition in sets):
             return {}
         means = m.aggregate(list(sets.values()), "mean")
-        sums = holders(sets.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
-        usual = float(sums.norm(dim=1).sum()) / self._count_images(sets)
+        sums = self.holders(sets, means.labels) * means.vectors.double()
+        usual = float(sums.norm(dim=1).sum()) / sum(self.identities[partition].rows[0] for partition in sets)
         rows = torch.isin(prototypes.labels, means.labels)
         norm = scale * float(prototypes.vectors[rows].double().norm(dim=1).mean())
         return {"mu": self.constants["mu"], "target_to_weighted_mean": norm / usual if usual > 0 else None}
 
-    def _has_withheld(self, uploads: Iterable[int]) -> bool:
-        """Whether clients withhold their sample counts, so that these metrics are not available."""
-        return any(self.identities[partition].withheld for partition in uploads)
-
-    def _count_images(self, uploads: Iterable[int]) -> int:
-        """Number of training images of the clients that uploaded."""
-        return sum(self.identities[partition].rows[0] for partition in uploads)
-
 
 class TinyProtoFP(TinyProto):
-    """Server half on FedProto."""
-
     target = 0.9
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
@@ -231,8 +242,6 @@ class TinyProtoFP(TinyProto):
 
 
 class TinyProtoFT(TinyProto, FedTGP):
-    """Server half on FedTGP."""
-
     target = 0.6
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
@@ -256,53 +265,11 @@ def mean_class_count(identities: Mapping[int, m.Identity], of_all: bool) -> floa
     `of_all`, over the number of classes that any client holds."""
     images = sum(identity.rows[0] for identity in identities.values())
     labels = [label for identity in identities.values() for label in identity.classes]
-    if of_all:
-        return images / len(set(labels))
-    return images / len(labels)
-
-
-def holders(uploads: Iterable[m.PrototypeSet], num_classes: int) -> Tensor:
-    """|N_j|: the number of uploads that hold each class, (K,) int64."""
-    return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
-
-
-def masks_of(settings: m.Settings, options: m.Options, num_classes: int, dim: int) -> Tensor | None:
-    """The masks of a run, (K, d) bool; None if whole prototypes are sent."""
-    ones = options[TinyProtoSettings].sparsity_dim
-    return _derive_masks(num_classes, dim, ones, settings.seed) if 0 < ones < dim else None
-
-
-# a process has one run, or the few of a test
-@lru_cache(maxsize=8)
-def _derive_masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
-    return class_masks(num_classes, dim, ones, seed)
-
-
-def compressed(prototypes: m.PrototypeSet, masks: Tensor | None) -> m.PrototypeSet:
-    """The values under the masks, (k, s) of (k, d)."""
-    if masks is None:
-        return prototypes
-    values = compress(prototypes.vectors, masks[prototypes.labels])
-    # empty masks do not show their width
-    return prototypes.with_vectors(values.reshape(len(prototypes), int(masks[0].sum())))
-
-
-def expanded(prototypes: m.PrototypeSet, masks: Tensor | None) -> m.PrototypeSet:
-    """Inverse of `compressed`, with zeros outside the masks."""
-    if masks is None:
-        return prototypes
-    return prototypes.with_vectors(expand(prototypes.vectors, masks[prototypes.labels]))
+    return images / len(set(labels) if of_all else labels)
 
 
 def _is_scaled(options: m.Options) -> bool:
     return options[TinyProtoSettings].scaling
-
-
-def _sum_up(local: m.PrototypeSet) -> m.PrototypeSet:
-    """n_ij p_ij without the counts, and without the last bits, which would reveal them."""
-    assert local.counts is not None
-    sums = local.counts.unsqueeze(1) * local.vectors
-    return local.with_vectors(to_significant_bits(sums, UPLOADED_BITS)).without_counts()
 
 
 def _refuse_mu_of_rows(options: m.Options) -> None:

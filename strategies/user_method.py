@@ -98,46 +98,36 @@ def _list_files(strategy: str, method: Method) -> set[str]:
 # --- what a half has to return -------------------------------------------------------------------------------
 
 
-def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int, graph: bool = True) -> Loss:
+def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int) -> Loss:
     """Check the result of `Objective.loss` for the given number of samples.
-
-    Args:
-        graph: whether the tensors show that they have gradients, which tensors inside a `vmap` do not.
 
     Raises:
         MethodError: it is no valid loss.
     """
+    of = objective.loss
     if not isinstance(loss, Loss):
-        _refuse(objective.loss, f"returns {_describe(loss)}, where a Loss(total, parts, features) is due")
-    if not _is_scalar(loss.total) or (graph and not loss.total.requires_grad):
-        _refuse(objective.loss, f"has {_describe(loss.total)} as `total`, where one number with its gradient is due")
+        _refuse(of, f"returns {_describe(loss)}, where a Loss(total, parts, features) is due")
+    if not _is_scalar(loss.total) or not loss.total.requires_grad:
+        _refuse(of, f"has {_describe(loss.total)} as `total`, where one number with its gradient is due")
     if not isinstance(loss.parts, Mapping):
-        _refuse(objective.loss, f"has {_describe(loss.parts)} as `parts`, where a dict from names to numbers is due")
+        _refuse(of, f"has {_describe(loss.parts)} as `parts`, where a dict from names to numbers is due")
     for name, part in loss.parts.items():
         if not isinstance(name, str) or not _is_scalar(part):
-            _refuse(objective.loss, f"has {_describe(part)} as part {name!r}, where a name has one number as a tensor")
+            _refuse(of, f"has {_describe(part)} as part {name!r}, where a name has one number as a tensor")
         if name == TOTAL:
-            _refuse(objective.loss, f"has a part {name!r}, which is what the total is called: name it otherwise")
+            _refuse(of, f"has a part {name!r}, which is what the total is called: name it otherwise")
     # for generated samples, the loss may be of another kind
-    if phase.rows is None:
-        _check_features(loss, objective, rows, graph)
-    return loss
-
-
-def _check_features(loss: Loss, objective: Objective, rows: int, graph: bool) -> None:
+    if phase.rows is not None:
+        return loss
     # a single part is not compared with the total
     if len(loss.parts) != 1 and CROSS_ENTROPY not in loss.parts:
-        _refuse(
-            objective.loss, f"has the parts {', '.join(loss.parts) or 'none'}, among which {CROSS_ENTROPY!r} is due"
-        )
-    shape = (rows, objective.settings.feature_dim)
-    if not isinstance(loss.features, Tensor) or tuple(loss.features.shape) != shape:
-        _refuse(
-            objective.loss,
-            f"has {_describe(loss.features)} as `features`, where those of the batch, {shape}, are due",
-        )
-    if graph and len(loss.parts) > 1 and not loss.features.requires_grad:
-        _refuse(objective.loss, "has `features` without the gradient by which its parts are compared")
+        _refuse(of, f"has the parts {', '.join(loss.parts) or 'none'}, among which {CROSS_ENTROPY!r} is due")
+    z, shape = loss.features, (rows, objective.settings.feature_dim)
+    if not isinstance(z, Tensor) or tuple(z.shape) != shape:
+        _refuse(of, f"has {_describe(z)} as `features`, where those of the batch, {shape}, are due")
+    if len(loss.parts) > 1 and not z.requires_grad:
+        _refuse(of, "has `features` without the gradient by which its parts are compared")
+    return loss
 
 
 def checked_phases(phases: object, objective: Objective) -> list[Phase]:
@@ -164,20 +154,14 @@ def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Par
         return None
     if isinstance(payload, PartValue):
         _refuse(of, f'gives {_describe(payload)} to be sent, where a dict of parts is due: {{"{payload.kind}": ...}}')
-    if not isinstance(payload, Mapping):
-        _refuse(of, f"gives {_describe(payload)} to be sent, where a dict from names to parts is due, or None")
-    if not payload:
-        _refuse(of, "gives an empty dict to be sent, where None stands for nothing")
+    if not isinstance(payload, Mapping) or not payload:
+        problem = "an empty dict" if isinstance(payload, Mapping) else _describe(payload)
+        _refuse(of, f"gives {problem} to be sent, where None stands for nothing, or a dict from names to parts is due")
+    declared = {part.name: part.kind for part in parts}
     for name, part in payload.items():
-        if not isinstance(name, str) or not isinstance(part, PartValue):
-            kinds = ", ".join(kind.__name__ for kind in KINDS.values())
-            _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
-        if (name, part.kind) not in [(expected_part.name, expected_part.kind) for expected_part in parts]:
-            agreed = (
-                ", ".join(f"{expected_part.name!r} ({KINDS[expected_part.kind].__name__})" for expected_part in parts)
-                or "none"
-            )
-            _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, but its `exchange` names {agreed}")
+        if not isinstance(part, PartValue) or declared.get(name) != part.kind:
+            names = ", ".join(f"{name!r} ({KINDS[kind].__name__})" for name, kind in declared.items()) or "none"
+            _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, but its `exchange` names {names}")
     return payload
 
 
@@ -188,17 +172,16 @@ def checked_outcome(outcome: object, of: Callable[..., object], parts: Sequence[
         parts: those of the downloads.
 
     Raises:
-        MethodError: it is no Outcome, or its state or downloads are invalid.
+        MethodError: it is no Outcome, or its state, downloads or constants are invalid.
     """
     if not isinstance(outcome, Outcome):
         _refuse(of, f"returns {_describe(outcome)}, where an Outcome(state, downloads) is due")
-    if not isinstance(outcome.state, Mapping) or not all(
-        isinstance(tensor, Tensor) for tensor in outcome.state.values()
-    ):
+    state, downloads = outcome.state, outcome.downloads
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         _refuse(of, "has as `state` of its Outcome something else than a dict of tensors")
-    if not isinstance(outcome.downloads, Mapping):
-        _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
-    for payload in outcome.downloads.values():
+    if not isinstance(downloads, Mapping):
+        _refuse(of, f"has {_describe(downloads)} as `downloads`, where a dict from clients to payloads is due")
+    for payload in downloads.values():
         checked_payload(payload, of, parts)
     for name, number in outcome.constants.items():
         if not isinstance(name, str) or not isinstance(number, float) or not math.isfinite(number):

@@ -80,7 +80,7 @@ class SharedObjective(m.WeightsObjective):
     @property
     def parts(self) -> Sequence[str]:
         """The parts that are exchanged."""
-        raise NotImplementedError(f"{type(self).__name__} does not define which parts of its model are exchanged")
+        raise NotImplementedError
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """Initialise a head that is exchanged alone equally for all architectures."""
@@ -100,7 +100,6 @@ class SharedObjective(m.WeightsObjective):
         return {part: taken(tensors, [n for n in names if n.startswith(PREFIX[part])]) for part in self.parts}
 
     def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
-        """Replace the client's parts by the received ones."""
         self.load(state.module, received)
 
     def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
@@ -112,11 +111,9 @@ class SharedObjective(m.WeightsObjective):
         return replace(state, module=module)
 
     def load(self, module: nn.Module, received: m.Payload | None) -> None:
-        """Overwrite the received parts in place."""
         load(module, received)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
-        """The parts after training."""
         return self.shared(state.module)
 
 
@@ -208,16 +205,13 @@ class AveragedWeights(m.ServerHalf):
     Attributes:
         of_one_model: parts that must not be averaged across models, even if shapes agree.
         one_architecture: whether a second group is refused instead of being federated separately.
+        weighting: "samples" or "uniform".
     """
 
     shared_settings = MappingProxyType({"weights": WeightsSettings})
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
-
-    @property
-    def weighting(self) -> str:
-        """`samples` or `uniform`."""
-        return "samples"
+    weighting = "samples"
 
     def _form_groups(self) -> None:
         """Group clients by layout and, for parts of the extractor, by model name. A group is named after its first
@@ -309,9 +303,13 @@ class AveragedWeights(m.ServerHalf):
                 sets = [m.weights_of(uploads[member], part) for member in members]
                 total[part] = total[WEIGHT] * aggregate_weights(sets, options.aggregation, options.trim)
 
+    def omega(self, identity: m.Identity) -> float:
+        """A client's weight."""
+        return float(identity.rows[0]) if self.weighting == "samples" else 1.0
+
     def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """An upload's contribution to its group's total: omega_i w_i and omega_i, in float64."""
-        weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
+        weight = torch.tensor(self.omega(identity), dtype=torch.float64)
         values = {name: weight * flat(part) for name, part in upload.items() if isinstance(part, m.Weights)}
         return {**values, WEIGHT: weight}
 

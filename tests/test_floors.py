@@ -3,7 +3,7 @@
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 
 from protosphere.core.flower import FIRST_OVER_HTTP, NEWEST, OLDEST
 from protosphere.strategies import METHODS
-from protosphere.strategies.registry import Entry
+from protosphere.strategies.registry import location
 
 ROOT = Path(__file__).resolve().parents[1]
 # from top to bottom; rooms of one floor may not import each other
@@ -152,17 +152,17 @@ def violations(root: Path) -> list[str]:
 NO_NAMES = {"local", "protosphere"}  # a word, and the project's own name
 
 
-def method_names_in_client(root: Path, methods: dict[str, Entry]) -> list[str]:
+def method_names_in_client(root: Path, methods: Iterable[str]) -> list[str]:
     """Where client_app names a method: an import of its module, or its name as a whole string constant."""
     found = []
-    modules = {entry.module for entry in methods.values()}
+    modules = {location(name)[0] for name in methods}
     for path in sorted((root / "client_app").rglob("*.py")):
         tree = tree_of(path)
         for each in imports(tree, "protosphere.client_app"):
             if {each.module, *(f"{each.module}.{name}" for name in each.names)} & modules:
                 found.append(f"{path.name}:{each.line}: imports {each.module}")
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and node.value in methods.keys() - NO_NAMES:
+            if isinstance(node, ast.Constant) and node.value in set(methods) - NO_NAMES:
                 found.append(f'{path.name}:{node.lineno}: "{node.value}"')
     return found
 

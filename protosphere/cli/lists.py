@@ -22,10 +22,11 @@ def methods() -> None:
     """
     from protosphere.strategies import METHODS, load_method
     from protosphere.strategies.contract import Options
+    from protosphere.strategies.registry import location
 
     rows = []
-    for name, entry in METHODS.items():
-        about = cleandoc(import_module(entry.module.partition(":")[0]).__doc__ or "").split("\n\n")[0]
+    for name in METHODS:
+        about = cleandoc(import_module(location(name)[0]).__doc__ or "").split("\n\n")[0]
         method = load_method(name)
         exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
         up, down = (", ".join(part.name for part in parts) or "-" for parts in (exchange.up, exchange.down))

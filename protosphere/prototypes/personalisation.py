@@ -77,39 +77,6 @@ def mixing_weights(vectors: Tensor, weighting: str = "similarity", start: int = 
     return weights.div_(sums)
 
 
-def weight_within(
-    sets: Mapping[int, PrototypeSet], groups: Mapping[int, str], weighting: str = "similarity"
-) -> tuple[float, float] | None:
-    """How far the weights keep to a client's own group (its domain): Σ_m w_im over the others of i's group, as a mean
-    over all clients and classes; and the same if all others weighed alike.
-
-    Args:
-        sets: as for `personalise`.
-        groups: by client; clients without one are left out of the mean, not of the weights.
-
-    Returns None where no client with a group shares a class with another client.
-    """
-    _check(sets, weighting)
-    names = {name: number for number, name in enumerate(sorted(set(groups.values())))}
-    vectors = torch.cat([prototypes.vectors for prototypes in sets.values()]) if sets else torch.empty(0, 0)
-    codes = [
-        names.get(groups.get(client, ""), -1) for client, prototypes in sets.items() for _ in range(len(prototypes))
-    ]
-    group = torch.tensor(codes, device=vectors.device)
-    weighted, uniform, count = 0.0, 0.0, 0
-    for rows in _rows_of_classes(sets):
-        class_vectors = vectors[rows].double()
-        for start, weights in _blocks(class_vectors - class_vectors.median(dim=0).values, weighting):
-            mine = group[rows[start : start + len(weights)]]
-            has_group = mine >= 0
-            same = (mine.unsqueeze(1) == group[rows]) & has_group.unsqueeze(1)
-            weighted += float((weights * same).sum())
-            # a client belongs to its own group, but does not count among the others
-            uniform += float((same.sum(dim=1)[has_group] - 1).sum()) / (len(rows) - 1)
-            count += int(has_group.sum())
-    return (weighted / count, uniform / count) if count else None
-
-
 def _blocks(vectors: Tensor, weighting: str) -> Iterator[tuple[int, Tensor]]:
     """The weights of a class's clients, some rows at a time, each block with the place of its first row."""
     step = max(1, _BLOCK // len(vectors))

@@ -78,23 +78,17 @@ def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor,
     return scores
 
 
-def covariance_of_sums(
-    sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float | None, around_the_mean: bool = False
-) -> Tensor:
+def covariance_of_sums(sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float | None) -> Tensor:
     """Sigma of all samples around their class means, from what adds up over clients:
 
         S = (M - sum_j s_j s_j^T / n_j) / n,    Sigma = (1 - shrinkage) S + shrinkage (tr S / d) I
 
     sums: s_j, (K, d). counts: n_j, (K,), 0 for a class without rows. moment: M, the sum of all z z^T, (d, d).
-    shrinkage: None for that of `oracle_approximating_shrinkage`.
-    around_the_mean: S is the total covariance, around the one mean of all rows: (M - s s^T / n) / n, s = sum_j s_j, the
-    sum of that within classes and that between their means. Returns (d, d) float64, positive definite whatever the sums
-    are: the identity where S is zero or none.
+    shrinkage: None for that of `oracle_approximating_shrinkage`. Returns (d, d) float64, positive definite whatever the
+    sums are: the identity where S is zero or none.
     """
     sums, counts = sums.double(), counts.double()
     identity = torch.eye(sums.shape[1], dtype=torch.float64, device=sums.device)
-    if around_the_mean:
-        sums, counts = sums.sum(dim=0, keepdim=True), counts.sum(dim=0, keepdim=True)
     of_the_means = sums.T @ (sums / counts.clamp_min(1).unsqueeze(1))
     scatter = (moment.double() - of_the_means) / counts.sum().clamp_min(1)
     values, axes = torch.linalg.eigh((scatter + scatter.T) / 2)

@@ -20,7 +20,7 @@ from protosphere.core.settings import (
     refuse_unknown,
     shown,
 )
-from protosphere.strategies import known_settings, read_settings
+from protosphere.strategies import known_settings, refuse_foreign
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {name.replace("_", "-"): value for name, value in Settings().model_dump().items()}
@@ -185,7 +185,7 @@ def test_neighbours_of_the_contradictions_pass():
 def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(name):
     assert name not in known_settings()
     with pytest.raises(SettingError) as caught:
-        read_settings({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
+        refuse_foreign({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
     assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
 
 

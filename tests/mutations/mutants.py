@@ -126,7 +126,7 @@ MUTANTS = {
         S + "test_fedproto.py",
     ),
     "a classifier that is not anchored": Mutant(
-        "strategies/fedpagr.py", "state.module.anchor(prototypes)", "pass", S + "test_fedpagr.py"
+        "strategies/fedpagr.py", "state.module.anchor(prototypes)", "pass", S + "test_consensus.py"
     ),
     "mixtures in every round": Mutant(
         "strategies/gfpl.py",
@@ -358,25 +358,19 @@ MUTANTS = {
         "protosphere/prototypes/prediction.py",
         "(moment.double() - of_the_means)",
         "(moment.double() + 0 * of_the_means)",
-        S + "test_fedcgs.py -k within",
-    ),
-    "a total covariance that is one within classes": Mutant(
-        "protosphere/prototypes/prediction.py",
-        "    if around_the_mean:\n",
-        "    if False:\n",
-        S + "test_fedcgs.py -k total",
+        S + "test_class_statistics.py -k dealt",
     ),
     "priors forgotten in a discriminant": Mutant(
         "protosphere/prototypes/prediction.py",
         "return weight, priors - (",
         "return weight, 0 * priors - (",
-        S + "test_fedcgs.py",
+        S + "test_class_statistics.py -k dealt",
     ),
     "the mean of clients' moments": Mutant(
         "strategies/fedcgs.py",
         "(moment + moment.T) / 2 * weights.sum()",
         "(moment + moment.T) / 2",
-        S + "test_fedcgs.py -k dealt",
+        S + "test_class_statistics.py -k dealt",
     ),
     "a class that nobody has": Mutant(
         "strategies/encoder_space.py",
@@ -385,10 +379,13 @@ MUTANTS = {
         S + "test_one_exchange.py -k nobody_has",
     ),
     "a ridge regression without its ridge": Mutant(
-        "strategies/fed3r.py", "clamp(min=0) + strength)", "clamp(min=1e-9))", S + "test_fed3r.py -k 1e_10"
+        "strategies/fed3r.py", "clamp(min=0) + strength)", "clamp(min=1e-9))", S + "test_class_statistics.py -k 1e_10"
     ),
     "sums that forget how many samples they are of": Mutant(
-        "strategies/fed3r.py", "gram += samples * tensors", "gram += 5 * tensors", S + "test_fed3r.py -k over_the_wire"
+        "strategies/fed3r.py",
+        "gram += samples * tensors",
+        "gram += 5 * tensors",
+        S + "test_class_statistics.py -k over_the_wire",
     ),
     "sums of more samples than their products": Mutant(
         "strategies/fed3r.py",
@@ -397,7 +394,7 @@ MUTANTS = {
         S + "test_one_exchange.py -k refused",
     ),
     "a scatter of means divided by their number": Mutant(
-        "strategies/fedcof.py", "max(len(means) - 1, 1)", "len(means)", S + "test_fedcof.py -k random_splits"
+        "strategies/fedcof.py", "max(len(means) - 1, 1)", "len(means)", S + "test_class_statistics.py -k random_splits"
     ),
     "a client that is heard twice": Mutant(
         "strategies/one_exchange.py",
@@ -407,8 +404,8 @@ MUTANTS = {
     ),
     "a guard that one sample less passes": Mutant(
         "strategies/one_exchange.py",
-        "counts[labels] >= self.fewest",
-        "counts[labels] >= self.fewest - 1",
+        "counts[labels] >= self.options[self.kind].fewest",
+        "counts[labels] >= self.options[self.kind].fewest - 1",
         S + "test_one_exchange.py -k stay_at_home",
     ),
     "a variance a dimension where there is to be one": Mutant(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from protosphere.prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
+from protosphere.prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 
@@ -81,27 +81,3 @@ def test_nobody_and_nothing():
     assert personalise({}, 0.5) == {}
     empty = PrototypeSet.empty(3)
     assert len(personalise({4: empty}, 0.5)[4]) == 0
-    assert weight_within({}, {}) is None
-    assert weight_within({4: empty}, {4: "a"}) is None
-
-
-# --- how far weights keep to a domain ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_weight_within_groups_by_loops(weighting):
-    sets = random_sets(clients=11, seed=4)
-    groups = {client: "ab"[client % 2] for client in sets if client % 5}
-    found, alike = [], []
-    for label in range(5):
-        holders = [client for client, each in sets.items() if label in each.labels.tolist()]
-        if len(holders) < 2:
-            continue
-        weights = mixing_weights(torch.stack([row_of(sets[client], label) for client in holders]), weighting)
-        for i, client in enumerate(holders):
-            if client in groups:
-                same = [m for m, other in enumerate(holders) if other != client and groups.get(other) == groups[client]]
-                found.append(sum(weights[i, m].item() for m in same))
-                alike.append(len(same) / (len(holders) - 1))
-    expected = (math.fsum(found) / len(found), math.fsum(alike) / len(alike))
-    assert weight_within(sets, groups, weighting) == pytest.approx(expected)

@@ -126,7 +126,7 @@ def test_margin_in_closed_form(means, expected):
 
 
 def train(module, vectors, labels, present, epochs=1, batch_size=8):
-    """One call with plain SGD; what it does in rounds of FedTGP is written out in tests/strategies/test_fedtgp.py."""
+    """One call with plain SGD; its rounds are written out in tests/strategies/test_trained_prototypes.py."""
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
     shape = {"epochs": epochs, "batch_size": batch_size, "generator": torch.Generator()}
     return train_prototypes(module, optimiser, vectors, labels, present, partial(margin_contrast, margin=2.0), **shape)

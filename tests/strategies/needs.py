@@ -20,3 +20,11 @@ FEW = {
     "tinyproto-ft": {"fedtgp.server-epochs": 3},
 }
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}
+
+
+def first_of_each(names, key):
+    """Of names that have the same key, the first."""
+    first = {}
+    for name in names:
+        first.setdefault(key(name), name)
+    return list(first.values())

@@ -2,7 +2,6 @@
 tests/integration/test_flwr_run.py."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -179,19 +178,12 @@ def test_the_printed_method_of_one_half_has_the_settings_of_the_other(project: P
     assert set(lines[2]["training"]["loss"]) == {"cross-entropy", "cosine", "loss"}
 
 
-OF_OURS = """
-from protosphere import method as m
-from protosphere.strategies.protosphere import METHOD as OURS
-
-class Mine(OURS.objective):
-    pass
-
-METHOD = m.Method(server=OURS.server, objective=Mine, exchange=OURS.exchange)
-"""
-
-
 def test_a_half_that_derives_from_ours_has_its_default_encoder(project: Path) -> None:
-    (project / "of_ours.py").write_text(OF_OURS)
+    (project / "of_ours.py").write_text(
+        "from protosphere import method as m\nfrom protosphere.strategies.protosphere import METHOD as OURS\n\n"
+        "class Mine(OURS.objective):\n    pass\n\n"
+        "METHOD = m.Method(server=OURS.server, objective=Mine, exchange=OURS.exchange)\n"
+    )
     run = read_settings({"strategy": str(project / "of_ours.py")})
     assert run.settings.encoder == "handcrafted"
 
@@ -210,22 +202,18 @@ def test_the_printed_loss_and_memory_are_those_of_naive_loops(project: Path) -> 
     (phase,) = objective.phases(state, 1)
     assert set(objective.loss(state, batch, phase, 1).parts) == {"cross-entropy"}
     objective.receive(state, None, 1)
-    means: dict[int, list[float]] = {}
+    means: dict[int, Tensor] = {}
     for labels in ([0, 2], [1, 2], [2]):
         table = torch.randn(4, run.settings.feature_dim, dtype=torch.float64)
-        present = torch.tensor([label in labels for label in range(4)])
-        state.table = (table, present)
+        state.table = (table, torch.tensor([label in labels for label in range(4)]))
         objective.receive(state, None, 2)
         for label in labels:
-            fresh = table[label].tolist()
-            old = means.get(label)
-            means[label] = fresh if old is None else [0.6 * a + 0.4 * b for a, b in zip(old, fresh, strict=True)]
+            means[label] = 0.6 * means[label] + 0.4 * table[label] if label in means else table[label]
     loss = objective.loss(state, batch, phase, 4)
     total = 0.0
-    for z, label in zip(loss.features.tolist(), batch.labels.tolist(), strict=True):
+    for z, label in zip(loss.features.detach(), batch.labels.tolist(), strict=True):
         if label in means:
-            dot = sum(a * b for a, b in zip(z, means[label], strict=True))
-            total += 1 - dot / (math.hypot(*z) * math.hypot(*means[label]))
+            total += float(1 - z @ means[label] / (z.norm() * means[label].norm()))
     assert float(loss.parts["angle"]) == pytest.approx(total / 9, rel=1e-9)
     assert float(loss.total) == pytest.approx(float(loss.parts["cross-entropy"]) + 0.7 * total / 9, rel=1e-9)
 

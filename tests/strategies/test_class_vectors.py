@@ -21,7 +21,7 @@ METHODS = ("fednh", "fedfa")
 
 
 def halves(name, **settings):
-    return halves_of(name, {"disclose-class-counts": True} | settings, K, D)
+    return halves_of(name, settings, K, D)
 
 
 def client(objective, seed=0):
@@ -30,26 +30,25 @@ def client(objective, seed=0):
     return ClientState(objective.build(SplitModel(extractor, D, K), seed))
 
 
-def uploads_of(objective, held=HELD, counts=None):
+def uploads_of(objective, held=HELD):
     """Clients' uploads, with prototypes of any directions and lengths."""
     random = torch.Generator().manual_seed(7)
     sent = {}
     for partition, labels in enumerate(held):
         vectors = 3 * torch.randn(len(labels), D, generator=random)
-        number = torch.tensor([counts[partition][c] for c in labels]) if counts else None
-        prototypes = PrototypeSet(torch.tensor(labels), vectors, number)
+        prototypes = PrototypeSet(torch.tensor(labels), vectors)
         sent[partition] = {**objective.shared(client(objective, partition).module), "prototypes": prototypes}
     return sent
 
 
-def rounds(name, *held, counts=None, **settings):
+def rounds(name, *held, **settings):
     """The server's class vectors at the start and after each round, (K, D) arrays, and the uploads of the last."""
     server, objective = halves(name, **settings)
-    uploads = uploads_of(objective, counts=counts)
+    uploads = uploads_of(objective)
     state = meet(server, uploads, ROWS, num_classes=K, dim=D).begin().state
     seen = [state["vectors"].numpy()]
     for each in held:
-        uploads = uploads_of(objective, each, counts)
+        uploads = uploads_of(objective, each)
         outcome = server.aggregate(uploads, state, 1)
         state = outcome.state
         seen.append(state["vectors"].numpy())
@@ -61,17 +60,15 @@ def unit(vector):
     return vector / np.linalg.norm(vector)
 
 
-@pytest.mark.parametrize("counts", [None, ({0: 3, 1: 7}, {0: 1, 2: 19}, {0: 70})], ids=["uniform", "samples"])
-def test_fednh_smooths_its_prototypes_towards_the_clients_directions(counts):
-    weighting = {"fednh.weighting": "samples"} if counts else {}
-    (before, after), uploads = rounds("fednh", HELD, counts=counts, **{"fednh.smoothing": 0.6} | weighting)
+def test_fednh_smooths_its_prototypes_towards_the_clients_directions():
+    (before, after), uploads = rounds("fednh", HELD, **{"fednh.smoothing": 0.6})
     for label in range(K):
         total = np.zeros(D)
-        for partition, upload in uploads.items():
+        for upload in uploads.values():
             sent = dict(zip(upload["prototypes"].labels.tolist(), upload["prototypes"].vectors.double(), strict=True))
             if label in sent:
                 # of directions: a client that sends them longer weighs no more
-                total += (counts[partition][label] if counts else 1) * unit(sent[label].numpy())
+                total += unit(sent[label].numpy())
         np.testing.assert_allclose(after[label], unit(0.6 * before[label] + 0.4 * unit(total)), atol=1e-6)
 
 
@@ -139,8 +136,6 @@ def test_fednh_takes_the_prototypes_that_came_and_uploads_directions():
     sent = objective.upload(state, 2)["prototypes"]
     torch.testing.assert_close(sent.vectors.norm(dim=1), torch.ones(2))
     assert sent.counts is None
-    counted = halves("fednh", **{"fednh.weighting": "samples"})[1].upload(state, 2)["prototypes"]
-    assert counted.counts.tolist() == [3, 4]
 
 
 def test_fedfa_s_loss_is_that_of_loops_and_its_calibration_moves_the_head_alone():

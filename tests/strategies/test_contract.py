@@ -26,7 +26,7 @@ from protosphere.strategies.fed3r import DISCLOSED
 from tests.device import DEVICE
 from tests.payloads import lone
 from tests.serving.counted import assert_predicts_as_counted
-from tests.strategies.needs import ASKED, FEW
+from tests.strategies.needs import ASKED, FEW, first_of_each
 from tests.strategies.sets import same
 from tests.strategies.watched import (
     CLASSES,
@@ -44,7 +44,7 @@ from tests.strategies.watched import (
 from tests.tampered import tampered
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
-SERVER = {"fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
+SERVER = {"fedtgp.server-batch-size": 4}
 COUNTED = {"disclose-class-counts": True}
 ROWS: dict[str, dict[str, Any]] = {name: ASKED[name] | FEW.get(name, {}) for name in METHODS}
 ROWS["gfpl"] |= OFTEN
@@ -54,14 +54,13 @@ ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "w
 ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"} | FEW["fedgen"]
-ROWS["protosphere"] |= {"protosphere.exchanges": 1}
 ROWS["fedpft of diagonal mixtures"] = ROWS["fedpft"] | {"fedpft.covariance": "diagonal", "fedpft.components": 2}
-ROWS["fed3r of random features"] = ROWS["fed3r"] | {"fed3r.random-features": 24}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
-IN_ROUND_1 = ("fedcgs", "protosphere")  # what is sent in the first round alone
-ONCE = (*IN_ROUND_1, "fedncm", "fed3r", "fedcof", "fedpft")  # and where all train in it, or else in the first rounds
+# what is sent in the first round alone; and in the first rounds, where not all clients train in each
+IN_ROUND_1 = ("fedcgs",)
+ONCE = (*IN_ROUND_1, "protosphere", "fedncm", "fed3r", "fedcof", "fedpft")
 ROUNDS = 2
 WHOLE = {
     "rounds": ROUNDS,
@@ -260,14 +259,14 @@ RARE = [row for row in ROWS if not METHOD_OF[row].reads_prototypes]
 
 def one_of_each(rows, ways):
     """Of rows whose methods share all of these functions, and their rules, the first."""
-    first = {}
-    for row in rows:
-        method = METHOD_OF[row]
-        first.setdefault((ways(method.objective, method.server), method.inference, method.rules), row)
-    return list(first.values())
+    return first_of_each(rows, lambda row: (ways(METHOD_OF[row]), METHOD_OF[row].inference, METHOD_OF[row].rules))
 
 
-@pytest.mark.parametrize("row", one_of_each(RARE, lambda o, s: (o.upload, o.receive, s.aggregate)))
+def round_of(method):
+    return method.objective.upload, method.objective.receive, method.server.aggregate
+
+
+@pytest.mark.parametrize("row", one_of_each(RARE, round_of))
 def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row):
     """Methods that read no prototypes are measured before evaluations alone: at the end of a round on which one
     follows, and else, by a client that has not trained since, when it is asked."""
@@ -291,7 +290,7 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row):
 ALSO_DEAF = [name for name in DEAF if name not in RARE and "tinyproto" not in name]
 
 
-@pytest.mark.parametrize("row", one_of_each(ALSO_DEAF, lambda o, s: s.aggregate))
+@pytest.mark.parametrize("row", one_of_each(ALSO_DEAF, lambda method: method.server.aggregate))
 def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(row):
     """Of clients with different numbers of samples."""
     seen = whole(row)
@@ -354,18 +353,14 @@ def lie(records, partition, number):
         records["arrays"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in changed_arrays.items()})
 
 
-def by_what_is_checked():
-    """The first method of each way in which uploads are checked: parts of equal form, by the same functions."""
-    first = {}
-    for name in METHODS:
-        exchange, server = read_settings(ROWS[name]).exchange, METHOD_OF[name].server
-        forms = tuple(replace(part, name="") for part in exchange.up)
-        checks = (exchange.counts, exchange.either, getattr(server, "contradiction", None), server.expected_parts)
-        first.setdefault((forms, *checks), name)
-    return list(first.values())
+def checks_of(name):
+    """How the uploads of a method are checked: parts of equal form, by the same functions."""
+    exchange, server = read_settings(ROWS[name]).exchange, METHOD_OF[name].server
+    forms = tuple(replace(part, name="") for part in exchange.up)
+    return (forms, exchange.counts, exchange.either, getattr(server, "contradiction", None), server.expected_parts)
 
 
-@pytest.mark.parametrize("name", by_what_is_checked())
+@pytest.mark.parametrize("name", first_of_each(METHODS, checks_of))
 def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
     settings = {"rounds": len(LIES) + 1, "evaluate-every": EVALUATED} | ROWS[name]
     seen = watched(settings, Seen(), tampered(lie, of=LIAR))
@@ -423,7 +418,11 @@ def arms(tmp_path_factory):
     return {"dataset": str(path)}
 
 
-@pytest.mark.parametrize("name", one_of_each(METHODS, lambda o, s: (o.build, o.loss, o.upload, s.aggregate)))
+def training_of(method):
+    return method.objective.build, method.objective.loss, method.objective.upload, method.server.aggregate
+
+
+@pytest.mark.parametrize("name", one_of_each(METHODS, training_of))
 def test_every_method_goes_on_with_who_is_there_each_of_one_class(name, arms):
     alone = {"partition": "pathological", "classes-per-client": 1, "min-clients": 2, "forget-after": 1}
     # slower, or whoever sees one class alone runs away
@@ -441,14 +440,16 @@ PREDICTS = ("build", "features", "scores", "targets", "shared", "evaluation_stat
 PREDICTS += ("complete", "encoded_scores", "pooled")
 
 
-def one_of_each_that_predicts():
-    """Of methods whose client halves predict by the same functions, the first; and rows with settings of their own."""
-    methods = one_of_each(METHODS, lambda objective, _: tuple(getattr(objective, name, None) for name in PREDICTS))
-    return [*methods, *(row for row in ROWS if row not in METHODS)]
+def prediction_of(method):
+    return tuple(getattr(method.objective, name, None) for name in PREDICTS)
+
+
+# methods whose client halves predict by other functions; and rows with settings of their own
+PREDICTING = [*one_of_each(METHODS, prediction_of), *(row for row in ROWS if row not in METHODS)]
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="what is predicted on a CPU is what was counted there")
-@pytest.mark.parametrize("row", one_of_each_that_predicts())
+@pytest.mark.parametrize("row", PREDICTING)
 def test_the_folder_of_a_client_alone_predicts_as_its_last_evaluation_counted(row, tmp_path, monkeypatch):
     assert_predicts_as_counted(whole(row).folder, CLIENTS, ROWS[row], tmp_path, monkeypatch)
 
@@ -460,7 +461,7 @@ def test_the_number_of_classes_and_d_are_checked_before_any_client_is_met(row):
     asked.method.server(asked.settings, asked.options).check(CLASSES, 32)
 
 
-@pytest.mark.parametrize("name", [*IN_ROUND_1, "fedpa"])
+@pytest.mark.parametrize("name", ["fedcgs", "protosphere", "fedpa"])
 def test_a_report_shows_class_means_that_do_not_go_down_as_such(name):
     folder = RunFolder(whole(name).folder)
     tensors, about = newest(folder.path)

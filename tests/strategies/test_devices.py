@@ -12,7 +12,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.plans.run_config import plan
 from protosphere.strategies import METHODS, load_method
 from tests.said import Said, Saying
-from tests.strategies.needs import FEW, NEEDS
+from tests.strategies.needs import FEW, NEEDS, first_of_each
 
 QUICK = 'dataset="spiral" models="tiny_perceptron" spiral-points=9 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 QUICK += " local-epochs=1 momentum=0.0 evaluate-every=2"
@@ -25,25 +25,13 @@ MORE = {name: NEEDS.get(name, {}) | FEW.get(name, {}) for name in METHODS}
 ON_MPS = ("fedproto", "feddistill", "fedrod", "fednh")
 
 
-def one_of_each_client_half():
-    """Of methods whose client halves have the same functions, the first."""
-    first = {}
-    for name in METHODS:
-        half = load_method(name).objective
-        functions = (
-            half.build,
-            half.phases,
-            half.loss,
-            half.targets,
-            half.receive,
-            half.upload,
-            getattr(half, "shared", None),
-        )
-        first.setdefault((*functions, getattr(half, "summarise", None)), name)
-    return list(first.values())
+def functions_of(name):
+    half = load_method(name).objective
+    own = ("build", "phases", "loss", "targets", "receive", "upload", "shared", "summarise")
+    return tuple(getattr(half, function, None) for function in own)
 
 
-ON_CUDA = one_of_each_client_half()
+ON_CUDA = first_of_each(METHODS, functions_of)
 
 
 @pytest.fixture

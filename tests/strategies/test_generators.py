@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,35 +42,34 @@ def counts_of(partition):
     return (3 + partition, 8)[: len(HELD[partition])]
 
 
-def numbers(name="fedgen", models=("net", "net", "net"), **settings):
+def numbers(name="fedgen", **settings):
     """A server that knows its clients, and what they upload."""
     server, objective = halves_of(name, **settings)
+    counted = settings.get("weighting") == "samples"
     identities, uploads = {}, {}
     for partition, held in HELD.items():
+        random = torch.Generator().manual_seed(partition)
         state = client(objective)
         with torch.no_grad():
             for p in state.module.classifier.parameters():
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(partition)))
-        shared = objective.shared(state.module)
-        lines = lines_of_layouts(shared)
-        identities[partition] = Identity(
-            partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
-        )
-        if settings.get("weighting") == "samples":
-            identities[partition] = replace(identities[partition], class_counts=counts_of(partition))
-        vectors = torch.randn(len(held), D, generator=torch.Generator().manual_seed(partition))
-        state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor(counts_of(partition)))
+                p.add_(torch.randn(p.shape, generator=random))
+        state.prototypes = PrototypeSet(torch.tensor(held), torch.randn(len(held), D, generator=random))
         uploads[partition] = objective.upload(state, 1)
+        identities[partition] = Identity(
+            partition,
+            3,
+            "net",
+            classes=held,
+            rows=(10 + partition, 0, 0),
+            layouts=lines_of_layouts(objective.shared(state.module)),
+            class_counts=counts_of(partition) if counted else (),
+        )
     server.meet(K, D, identities)
-    return server, objective, uploads
-
-
-def finished(server, uploads, state=None, number=1):
-    return server.aggregate(uploads, state or {}, number)
+    return server, uploads
 
 
 def taught(objective, known=(0, 2), number=3):
-    """A client that has received a generator which knows some classes; its loss on a batch."""
+    """A client that has received a generator which knows some classes."""
     state = client(objective)
     shared = objective.shared(state.module)
     tensors = dict(shared["generator"].tensors)
@@ -148,8 +146,8 @@ def teachers_loss(uploads, features, labels, weighting):
 def test_the_generator_s_loss_is_that_of_loops(weighting):
     """Each class by the heads that hold it, alike or by their rows of it; class 2 has no teacher and is never drawn.
     The diversity is held against loops below."""
-    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5, "weighting": weighting})
-    loss = finished(server, uploads, number=2).figures["generator_loss"]
+    server, uploads = numbers(**{"server-steps": 1, "diversity": 0.5, "weighting": weighting})
+    loss = server.aggregate(uploads, {}, 2).figures["generator_loss"]
     draw = stream(0, "round", 2, "generator")
     made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
     labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
@@ -160,10 +158,10 @@ def test_the_generator_s_loss_is_that_of_loops(weighting):
 
 
 def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate():
-    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
-    first = finished(server, {0: uploads[0]})
+    server, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
+    first = server.aggregate({0: uploads[0]}, {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
-    second = finished(server, {1: uploads[1]}, first.state, 2)
+    second = server.aggregate({1: uploads[1]}, first.state, 2)
     assert same_state(first.state, before), "a round that fails is tried again from it"
     # what one of two rounds has taught is not forgotten
     assert second.state["generator/held"].tolist() == [1, 1, 0, 1]
@@ -171,25 +169,23 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate():
     # Adam's first step is its rate, whatever the gradient
     name, start = "network.0.bias", drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5)).state_dict()
     for number in (1, 40):
-        moved = finished(server, {0: uploads[0]}, number=number).state[f"generator/{name}"] - start[name]
+        moved = server.aggregate({0: uploads[0]}, {}, number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
 
 
 # --- FedPA ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_fedpa_s_server_by_loops(weighting):
+def test_fedpa_s_server_by_loops():
     """Two rounds of one step, the second away from the prototypes of the first; class 3 has one in the first alone."""
-    server, _, uploads = numbers("fedpa", **{"server-steps": 1, "weighting": weighting})
-    first = finished(server, uploads)
+    server, uploads = numbers("fedpa", **{"server-steps": 1})
+    first = server.aggregate(uploads, {}, 1)
     prototypes = first.downloads[0]["prototypes"]
     assert prototypes.counts is None
     for label, vector in zip(prototypes.labels.tolist(), prototypes.vectors, strict=True):
         of = {p: held.index(label) for p, held in HELD.items() if label in held}
-        weights = [counts_of(p)[place] if weighting == "samples" else 1 for p, place in of.items()]
         rows = [uploads[p]["prototypes"].vectors[place].numpy() for p, place in of.items()]
-        np.testing.assert_allclose(vector, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(vector, np.mean(rows, axis=0), rtol=1e-5, atol=1e-7)
     start = drawn(shared_seed(0, "generator"), lambda: Generator(K, D))
     for number, state in ((1, {}), (2, first.state)):
         made = Generator(K, D)
@@ -199,14 +195,14 @@ def test_fedpa_s_server_by_loops(weighting):
         labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
         noise = made.noise(32, draw)
         made_of = made(noise, labels).detach()
-        expected = 25 * 0.98 ** (number - 1) * teachers_loss(uploads, made_of, labels, weighting)
+        expected = 25 * 0.98 ** (number - 1) * teachers_loss(uploads, made_of, labels, "uniform")
         expected += float(diversity(noise, made_of, labels))
         if state:
             table = prototypes.table(K)[0]
             expected -= 0.15 * float((made_of - table[labels]).square().mean())
-        found = finished(server, uploads, state, number)
+        found = server.aggregate(uploads, state, number)
         assert found.figures["generator_loss"] == pytest.approx(expected, rel=1e-5)
-    last = finished(server, {2: uploads[2]}, first.state, 2).downloads[0]["prototypes"]
+    last = server.aggregate({2: uploads[2]}, first.state, 2).downloads[0]["prototypes"]
     assert last.labels.tolist() == [0, 1, 3]
     assert torch.equal(last.vectors[[0, 2]], prototypes.vectors[[0, 2]]), "what nobody reported stays"
     torch.testing.assert_close(last.vectors[1], uploads[2]["prototypes"].vectors[0])

@@ -30,7 +30,7 @@ LIMITS = {
         {"strategy": "tinyproto-ft", "tinyproto.scaling": False} | FEW["fedtgp"],
         {"strategy": "fedtgp"} | FEW["fedtgp"],
     ),
-    "one centre": ({"strategy": "fesem", "fesem.clusters": 1}, FEDAVG | {"fedavg.weighting": "uniform"}),
+    "one centre": ({"strategy": "fesem", "fesem.clusters": 1}, FEDAVG | {"client-weights": "equal"}),
 }
 
 

@@ -17,8 +17,7 @@ from tests.strategies.kin import D, batch, network, objective_of, received_of
 def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained():
     objective = objective_of("ditto", **{"ditto.weight": 0.5, "ditto.personal-epochs": 3, "local-epochs": 2})
     state = ClientState(objective.build(network(), 1))
-    payload = received_of(objective, state.module, 0.5)
-    objective.receive(state, payload, 2)
+    objective.receive(state, received_of(objective, state.module, 0.5), 2)
     shared, own = objective.phases(state, 2)
     assert [(phase.name, phase.epochs) for phase in (shared, own)] == [("global", 2), ("train", 3)]
     assert {id(p) for p in own.parameters} == {id(p) for p in state.module.model.parameters()}
@@ -33,11 +32,10 @@ def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained(
     assert float(loss.parts["proximal"]) == pytest.approx(0.25 * count, rel=1e-3)
     assert float(loss.total - loss.parts["cross-entropy"]) == pytest.approx(0.25 * 0.25 * count, rel=1e-3)
     # the two are trained apart
-    loss.total.backward()
-    assert all(p.grad is None for p in state.module.companion.parameters())
-    state.module.zero_grad()
-    objective.loss(state, batch(), shared, 2).total.backward()
-    assert all(p.grad is None for p in state.module.model.parameters())
+    for phase, other in ((own, state.module.companion), (shared, state.module.model)):
+        state.module.zero_grad(set_to_none=True)
+        objective.loss(state, batch(), phase, 2).total.backward()
+        assert all(p.grad is None for p in other.parameters())
 
 
 def mixture(alpha=0.3, adaptive=True):
@@ -50,6 +48,16 @@ def mixture(alpha=0.3, adaptive=True):
     return objective, state
 
 
+def mixed(module, alpha):
+    """A network of the weights alpha v + (1 - alpha) w."""
+    v, w = (dict(each.named_parameters()) for each in (module.model, module.companion))
+    plain = network(norm=False).double()
+    with torch.no_grad():
+        for name, p in plain.named_parameters():
+            p.copy_(alpha * v[name] + (1 - alpha) * w[name])
+    return plain
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences(alpha):
     """At the bounds, too, where the gradient of a clamp may be 0."""
@@ -58,25 +66,18 @@ def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences(al
     (phase,) = objective.phases(state, 1)
     objective.loss(state, rows, phase, 1).total.backward()
     module, step = state.module, 1e-6
-    v, w = (dict(each.named_parameters()) for each in (module.model, module.companion))
-
-    def mixed_loss():
-        alpha = float(module.alpha)
-        plain = network(norm=False).double()
-        with torch.no_grad():
-            for name, p in plain.named_parameters():
-                p.copy_(alpha * v[name] + (1 - alpha) * w[name])
-            return float(cross_entropy(plain(rows.inputs), rows.labels))
 
     def difference(p, place):
+        values = []
         with torch.no_grad():
-            values = []
-            for sign in (1, -1):
-                p[place] += sign * step
-                values.append(mixed_loss())
-                p[place] -= sign * step
+            for move in (step, -2 * step):
+                p[place] += move
+                plain = mixed(module, float(module.alpha))
+                values.append(float(cross_entropy(plain(rows.inputs), rows.labels)))
+            p[place] += step
         return (values[0] - values[1]) / (2 * step)
 
+    v = dict(module.model.named_parameters())
     for name in ("extractor.backbone.0.weight", "classifier.bias"):
         place = (0,) * v[name].dim()
         assert float(v[name].grad[place]) == pytest.approx(difference(v[name], place), rel=1e-4, abs=1e-8)
@@ -89,9 +90,13 @@ def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences(al
         torch.testing.assert_close(p.grad, q.grad)
 
 
-def apfl_step(alpha, gradient, **settings):
-    """Alpha after one step by a gradient of its own."""
-    objective = objective_of("apfl", **{"apfl.alpha": alpha} | settings)
+# alpha, its gradient, a weight decay -> alpha after a step: it is brought back to 0 and 1, leaves them, does not decay
+STEPS = [(0.3, 9.0, 0, 0.0), (0.3, -9.0, 0, 1.0), (0.0, -1.0, 0, 0.1), (1.0, 1.0, 0, 0.9), (0.5, 0.0, 0.5, 0.5)]
+
+
+@pytest.mark.parametrize(("alpha", "gradient", "decay", "after"), STEPS)
+def test_a_step_of_apfls_share(alpha, gradient, decay, after):
+    objective = objective_of("apfl", **{"apfl.alpha": alpha, "weight-decay": decay})
     state = ClientState(objective.build(network(), 1))
     (phase,) = objective.phases(state, 1)
     optimiser = phase.optimiser(phase.parameters)
@@ -99,18 +104,10 @@ def apfl_step(alpha, gradient, **settings):
     optimiser.step()
     stepped = [p for group in optimiser.param_groups for p in group["params"]]
     assert {id(p) for p in stepped} == {id(p) for p in phase.parameters}
-    return float(state.module.alpha.detach())
+    assert float(state.module.alpha.detach()) == pytest.approx(after)
 
 
-@pytest.mark.parametrize(
-    ("alpha", "gradient", "after"), [(0.3, 9.0, 0.0), (0.3, -9.0, 1.0), (0.0, -1.0, 0.1), (1.0, 1.0, 0.9)]
-)
-def test_apfls_share_is_brought_back_to_0_and_1_and_leaves_them(alpha, gradient, after):
-    assert apfl_step(alpha, gradient) == pytest.approx(after)
-
-
-def test_apfls_share_does_not_decay_and_may_stand_still():
-    assert apfl_step(0.5, 0.0, **{"weight-decay": 0.5}) == 0.5
+def test_apfls_share_may_stand_still():
     objective, state = mixture(adaptive=False)
     (phase,) = objective.phases(state, 1)
     assert not any(p is state.module.alpha for p in phase.parameters)
@@ -118,22 +115,20 @@ def test_apfls_share_does_not_decay_and_may_stand_still():
 
 def test_apfl_predicts_by_the_mixture_of_its_own_and_what_came():
     objective, state = mixture(alpha=0.25)
-    module = state.module
-    payload = received_of(objective, module, 0.0)
-    v, w = dict(module.model.named_parameters()), dict(module.companion.named_parameters())
-    plain = network(norm=False).double()
-    with torch.no_grad():
-        for name, p in plain.named_parameters():
-            p.copy_(0.25 * v[name] + 0.75 * w[name].float())
+    received = received_of(objective, state.module, 0.5)
+    arrived = objective.evaluation_state(state, received).module
+    objective.receive(state, received, 2)
     inputs = batch().inputs.double()
-    arrived = objective.evaluation_state(state, payload).module
-    torch.testing.assert_close(arrived(inputs), plain(inputs), rtol=1e-5, atol=1e-6)
+    expected = mixed(state.module, 0.25)(inputs)
+    torch.testing.assert_close(arrived(inputs), expected)
+    torch.testing.assert_close(state.module(inputs), expected)
 
 
-# --- FedRoD -------------------------------------------------------------------------------------------------
+# --- FedRoD -----------------------------------------------------------------------------------------------------
 
 
 def rod(gamma=1.0, counts=(6, 1)):
+    """A client of two classes, with what it keeps for a round's training."""
     objective = objective_of("fedrod", **{"fedrod.gamma": gamma})
     state = ClientState(objective.build(network(norm=False), 1))
     held = torch.arange(len(counts))
@@ -156,15 +151,12 @@ def test_the_balanced_softmax_weighs_held_classes_by_their_counts(gamma):
 
 def test_the_personal_head_moves_nothing_else_and_nothing_else_moves_it():
     objective, state, rows = rod()
-    module = state.module
     parts = objective.loss(state, rows, objective.phases(state, 1)[0], 1).parts
-    parts["personal-cross-entropy"].backward(retain_graph=True)
-    moved = {name for name, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    assert moved == {"personal.weight", "personal.bias"}
-    module.zero_grad(set_to_none=True)
-    parts["cross-entropy"].backward()
-    moved = {name.partition(".")[0] for name, p in module.named_parameters() if p.grad is not None}
-    assert moved == {"extractor", "classifier"}
+    for part, owners in (("personal-cross-entropy", {"personal"}), ("cross-entropy", {"extractor", "classifier"})):
+        state.module.zero_grad(set_to_none=True)
+        parts[part].backward(retain_graph=True)
+        moved = [name for name, p in state.module.named_parameters() if p.grad is not None and bool(p.grad.any())]
+        assert {name.partition(".")[0] for name in moved} == owners
 
 
 def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_personal_one():

@@ -1,7 +1,5 @@
 """PFPL: who gets which prototypes, round after round, and what the server tells of domains."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -59,13 +57,3 @@ def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
     later = strategy.aggregate(payloads({7: upload([3], 7)}), outcome.state, 2)
     assert set(later.downloads) == {*sets, 7}
     assert all(same(lone(later.downloads[p]), sets[p]) for p in sets)
-
-
-def test_its_server_tells_what_clients_of_the_same_domain_weigh(federation):
-    domains = {0: "photo", 1: "sketch", 2: "photo", 3: ""}
-    clients = federation()
-    clients.identities = {p: replace(who, domain=domains[p]) for p, who in clients.identities.items()}
-    for line in clients.start(PFPL | {"rounds": 2}).folder.lines()[1:]:
-        # all clients hold all four classes: photo's two find one of their own among three others, sketch's none
-        assert line["server"]["own_domain_weight_if_alike"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
-        assert 0 < line["server"]["own_domain_weight"] < 1

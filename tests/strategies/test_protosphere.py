@@ -19,7 +19,7 @@ from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import from_half, pool, statistics_of, to_half
 from tests.strategies.in_space import D, K, upload_of
 from tests.strategies.in_space import halves as halves_of
-from tests.strategies.watched import cut_after_evaluation, put_back, start, without_time
+from tests.strategies.watched import cut_in, put_back, start, without_time
 
 N = 480
 SIZES = {0: 120, 1: 120, 2: 240}
@@ -141,7 +141,7 @@ def test_cut_after_an_evaluation_what_was_made_before_is_still_there(home):
     """With half the clients in a round several rounds make something new, which the evaluation brings before the
     checkpoint knows of it."""
     settings = {"strategy": "protosphere", "rounds": 3, "spiral-points": 60, "fraction-train": 0.5}
-    with cut_after_evaluation(2):
+    with cut_in(2, after_evaluation=True):
         folder = start(settings)
     expected = without_time(folder)
     assert sum(line["bytes"]["payload_down"] > 0 for line in expected) > 1

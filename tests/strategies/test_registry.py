@@ -64,9 +64,7 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
 
 # settings, K and d that a method's server does not take -> what the refusal names; None: it takes them
 SINGLE = {"strategy": "gfpl", "gfpl.dual-classifier": False}
-ROBUST_WAVES = {"fed3r.aggregation": "clipped-mean", "fed3r.random-features": 64, "encoder": "handcrafted"}
 UNFIT = [
-    ({"strategy": "fed3r"} | ROBUST_WAVES, 10, 64, ["`fed3r.aggregation`", "`fed3r.random-features`"]),
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8, ["`protonorm.alignment` is simplex", "of 9 "]),
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 9, None),
     (
@@ -75,9 +73,8 @@ UNFIT = [
         5,
         ["`tinyproto.sparsity-dim` is 6", "5 values"],
     ),
-    ({"strategy": "fednh", "fednh.start": "orthogonal"}, 3, 2, ["`fednh.start` is orthogonal", "`feature-dim` of 3"]),
-    ({"strategy": "fednh", "fednh.start": "simplex"}, 3, 1, ["`fednh.start` is simplex", "`feature-dim` of 2"]),
-    ({"strategy": "gfpl"}, 7, 6, ["`feature-dim` is 6", "(7)"]),
+    ({"strategy": "fednh"}, 3, 2, ["`feature-dim` is 2", "orthogonal"]),
+    ({"strategy": "gfpl"}, 7, 6, ["`feature-dim`", "2 to 6 classes", "have 7"]),
     (SINGLE | {"inference": "etf"}, 4, 6, ['`inference` is "etf"', "`gfpl.dual-classifier`"]),
     ({"strategy": "gfpl"}, 6, 6, None),
     *(

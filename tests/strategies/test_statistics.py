@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from protosphere.core.errors import RunError
 from protosphere.prototypes.aggregation import class_centres, clipped
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -82,7 +81,7 @@ def test_with_robust_centres_no_client_scatters_more_than_the_median():
     assert float(within.trace()) < 5 * usual * 1.000001
 
 
-def test_a_state_has_what_it_was_made_of_and_one_of_an_earlier_version_is_refused():
+def test_a_state_has_what_it_was_made_of():
     clients = {4: statistics(*samples_of(0)), 1: statistics(*samples_of(1, 2))}
     pooled = pool(clients, K, D, "mean")
     read = statistics_of(state_of([4, 7, 1], clients, pooled))
@@ -93,8 +92,6 @@ def test_a_state_has_what_it_was_made_of_and_one_of_an_earlier_version_is_refuse
         assert torch.allclose(read[partition].scatter, client.scatter)
     assert torch.equal(from_half(to_half(pooled.moment)[0]).triu(), pooled.moment.triu())
     assert statistics_of(state_of([3], {}, pool({}, K, D, "mean"))) == {}
-    with pytest.raises(RunError, match="earlier version"):
-        statistics_of({"heard": torch.tensor([1]), "scatter": torch.zeros(D, D)})
 
 
 def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():

@@ -153,17 +153,14 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
 @pytest.mark.parametrize("strategy", BOTH)
 def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     identities = {0: identity(0, 100, (0, 1)), 1: identity(1, 45, (1, 2, 4)), 2: identity(2, 0, ())}
-    made = both_halves(halves, strategy).server
-    made.identities = identities
     assert mean_class_count(identities, of_all=False) == 145 / 5
     assert mean_class_count(identities, of_all=True) == 145 / 4
-    assert made.begin().constants == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
-    summed = both_halves(halves, strategy, {"tinyproto.sum": True}).server
-    summed.identities = identities
-    assert summed.begin().constants == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
-    given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).server
-    given.identities = identities
-    assert given.begin().constants == {"mu": 0.002}
+    target = TARGET[strategy]
+    for settings, mu in (({}, target * 5 / 145), ({"sum": True}, target * 4 / 145), ({"mu": 0.002}, 0.002)):
+        own = {f"tinyproto.{name}": value for name, value in settings.items()}
+        server = both_halves(halves, strategy, own).server
+        server.identities = identities
+        assert server.begin().constants == {"mu": pytest.approx(mu, rel=1e-12)}
 
 
 def test_one_legal_upload_makes_no_download_that_all_clients_refuse(halves):

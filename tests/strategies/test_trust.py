@@ -125,7 +125,6 @@ def test_a_received_comparison_runs_neither_its_own_code_nor_that_of_a_trial_s_r
     comparison_folder(tmp_path, methods=[{"strategy": "./evil.py"}])
     with pytest.raises(SettingError, match="code that lies in it"):
         ComparisonFolder(tmp_path).read()
-    ComparisonFolder(tmp_path).read(trust=True)
 
     settings = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     compared = comparison_folder(tmp_path / "compared", trials=[{"settings": settings}])

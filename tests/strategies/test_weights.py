@@ -47,7 +47,8 @@ def finished(server, uploads):
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_the_mean_is_that_of_loops(weighting):
     rows = (10, 20, 70)
-    server, uploads = met("fedavg", rows=rows, **{"fedavg.weighting": weighting})
+    server, uploads = met("fedavg", rows=rows)
+    server.weighting = weighting
     outcome = finished(server, uploads)
     omega = rows if weighting == "samples" else (1, 1, 1)
     for part, weights in outcome.downloads[0].items():

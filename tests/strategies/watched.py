@@ -60,33 +60,19 @@ def copy_run(folder, name):
 
 
 @contextmanager
-def cut_in(number):
-    """Inside, a run has beside it, as "cut", what is on the disk when the clients of this round have trained: as where
-    the server is killed then."""
-    inner = PrototypeStrategy._aggregate
+def cut_in(number, after_evaluation=False):
+    """Inside, a run has beside it, as "cut", what is on the disk when the clients of this round have trained, or before
+    its line is written: as where the server is killed then."""
+    name = "_finish_round" if after_evaluation else "_aggregate"
+    inner = getattr(PrototypeStrategy, name)
 
-    def aggregate(self, server_round, replies):
-        if server_round == number:
+    def step(self, first, second):
+        if (first["round"] if after_evaluation else first) == number:
             copy_run(self.folder.path, "cut")
-        return inner(self, server_round, replies)
+        return inner(self, first, second)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
-        yield
-
-
-@contextmanager
-def cut_after_evaluation(number):
-    """As `cut_in`, where the server is killed before it writes this round's line."""
-    inner = PrototypeStrategy._finish_round
-
-    def finish_round(self, line, began):
-        if line["round"] == number:
-            copy_run(self.folder.path, "cut")
-        return inner(self, line, began)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "_finish_round", finish_round)
+        patch.setattr(PrototypeStrategy, name, step)
         yield
 
 
