@@ -8,13 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
+from protosphere.models.split import SplitModel, WrappedModel
 
 
-class WithCompanion(nn.Module):
+class WithCompanion(WrappedModel):
     """v and w: the client's own model, which predicts, and its companion.
-
-    It has a SplitModel's methods, which all apply to v.
 
     Args:
         model: v, taken over.
@@ -22,23 +20,8 @@ class WithCompanion(nn.Module):
     """
 
     def __init__(self, model: SplitModel, companion: SplitModel | None = None) -> None:
-        super().__init__()
-        self.feature_dim = model.feature_dim
-        self.num_classes = model.num_classes
-        self.model = model
+        super().__init__(model)
         self.companion = deepcopy(model) if companion is None else companion
-
-    def features(self, x: Tensor) -> Tensor:
-        """z of v: (n, *input_shape) float -> (n, d)."""
-        return self.model.features(x)
-
-    def classify(self, z: Tensor) -> Tensor:
-        """(n, d) -> (n, K) logits of v."""
-        return self.model.classify(z)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, K) logits of v."""
-        return self.classify(self.features(x))
 
 
 class Mixture(WithCompanion):

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from protosphere.core.seeds import derive
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
+from protosphere.models.split import SplitModel, WrappedModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 # Features shorter than this are divided by it instead of their norm: no NaN, and no float16 underflow.
@@ -34,25 +34,21 @@ def projection_head(dim: int, dropout: float = 0.1) -> nn.Sequential:
     )
 
 
-class ConsensusModel(nn.Module):
+class ConsensusModel(WrappedModel):
     """ẑ = Normalize(g(f(x))) in the consensus space (FedPAGR, Eq. 1), then W ẑ + b.
 
-    It has a SplitModel's methods, and `anchor`. It takes the SplitModel over, whatever its own features are, and drops
-    its classifier. Head and classifier are initialised from their own stream of `seed`, equally for all architectures;
-    torch's global random state is unchanged.
+    It drops the SplitModel's classifier. Head and classifier are initialised from their own stream of `seed`, equally
+    for all architectures; torch's global random state is unchanged.
 
     Args:
-        model: the client's network, f and K; changed in place; do not use it by itself afterwards.
+        model: the client's network, f and K; changed in place.
         seed: the model's.
         dropout: of the head, in [0, 1).
     """
 
     def __init__(self, model: SplitModel, seed: int, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.feature_dim = model.feature_dim
-        self.num_classes = model.num_classes
+        super().__init__(model)
         del model.classifier
-        self.network = model
         self.head, self.classifier = drawn(
             derive(seed, "head"),
             lambda: (projection_head(self.feature_dim, dropout), nn.Linear(self.feature_dim, self.num_classes)),
@@ -60,16 +56,12 @@ class ConsensusModel(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """ẑ: (n, *input_shape) float -> (n, d) unit rows; zero if g(f(x)) is zero."""
-        return normalize(self.head(self.network.features(x)), dim=1, eps=SHORTEST)
+        return normalize(self.head(super().features(x)), dim=1, eps=SHORTEST)
 
     def classify(self, z: Tensor) -> Tensor:
         """W ẑ + b: (n, d) -> (n, K) logits."""
         logits: Tensor = self.classifier(z)
         return logits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, K) logits."""
-        return self.classify(self.features(x))
 
     @torch.no_grad()
     def anchor(self, prototypes: PrototypeSet) -> None:
@@ -111,11 +103,10 @@ class CosineClassifier(nn.Module):
         return self.scale * (z @ self.prototypes.T)
 
 
-class DualClassifierModel(nn.Module):
+class DualClassifierModel(WrappedModel):
     """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 
-    It has a SplitModel's methods, and `project`. It takes the SplitModel over. The projection is initialised from its
-    own stream of `seed`; torch's random state is unchanged.
+    The projection is initialised from its own stream of `seed`; torch's random state is unchanged.
 
     Args:
         model: any SplitModel.
@@ -126,30 +117,15 @@ class DualClassifierModel(nn.Module):
     frame: Tensor
 
     def __init__(self, model: SplitModel, frame: Tensor, seed: int) -> None:
-        super().__init__()
-        self.feature_dim = model.feature_dim
-        self.num_classes = model.num_classes
-        self.network = model
+        super().__init__(model)
         self.projection = drawn(derive(seed, "head"), lambda: nn.Linear(self.feature_dim, self.feature_dim))
         self.register_buffer("frame", frame.float(), persistent=False)
 
     @property
     def classifier(self) -> nn.Module:
         """g, the trainable one."""
-        return self.network.classifier
-
-    def features(self, x: Tensor) -> Tensor:
-        """z = f(x): (n, *input_shape) float -> (n, d)."""
-        return self.network.features(x)
-
-    def classify(self, z: Tensor) -> Tensor:
-        """g(z): (n, d) -> (n, K) logits."""
-        return self.network.classify(z)
+        return self.model.classifier
 
     def project(self, z: Tensor) -> Tensor:
         """h: (n, d) -> (n, d) unit rows; zero if l(z) is zero."""
         return normalize(self.projection(z), dim=1, eps=SHORTEST)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape) -> (n, K) logits of g."""
-        return self.classify(self.features(x))

@@ -53,6 +53,32 @@ class SplitModel(nn.Module):
         return self.classify(self.features(x))
 
 
+class WrappedModel(nn.Module):
+    """A SplitModel inside another module, which has the same methods; unless overridden, they are those of the model.
+
+    Args:
+        model: taken over; do not use it by itself afterwards.
+    """
+
+    def __init__(self, model: SplitModel) -> None:
+        super().__init__()
+        self.feature_dim = model.feature_dim
+        self.num_classes = model.num_classes
+        self.model = model
+
+    def features(self, x: Tensor) -> Tensor:
+        """z: (n, *input_shape) float -> (n, d)."""
+        return self.model.features(x)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """(n, d) -> (n, K) logits."""
+        return self.model.classify(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, K) logits."""
+        return self.classify(self.features(x))
+
+
 def split(
     backbone: nn.Module,
     input_shape: tuple[int, ...],

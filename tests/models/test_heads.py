@@ -31,7 +31,7 @@ def prototypes(*labels: int, dim: int = D) -> PrototypeSet:
 def test_features_are_the_arithmetic_written_out() -> None:
     model = consensus().eval()
     x = images()
-    z = model.network.extractor(x)
+    z = model.model.extractor(x)
     wide = layer_norm(z @ model.head.widen.weight.T + model.head.widen.bias, (2 * D,)).clamp(min=0)
     out = layer_norm(wide @ model.head.narrow.weight.T + model.head.narrow.bias, (D,))
     expected = out / out.norm(dim=1, keepdim=True)
@@ -92,9 +92,9 @@ def dual(seed: int = 0, activation: str = "linear") -> DualClassifierModel:
 
 def test_both_classifiers_are_the_arithmetic_written_out() -> None:
     model, x = dual(activation="relu").eval(), images()
-    z = model.network.extractor(x).clamp(min=0)
+    z = model.model.extractor(x).clamp(min=0)
     torch.testing.assert_close(model.features(x), z)
-    logits = z @ model.network.classifier.weight.T + model.network.classifier.bias
+    logits = z @ model.model.classifier.weight.T + model.model.classifier.bias
     torch.testing.assert_close(model.classify(z), logits)
     torch.testing.assert_close(model(x), logits)
     projected = z @ model.projection.weight.T + model.projection.bias

@@ -47,7 +47,7 @@ def test_the_loss_is_the_papers(halves, weight, plain_weight, phase):
     settings = {"gfpl.dot-weight": weight, "gfpl.cross-entropy-weight": plain_weight}
     objective, state = client_half(halves, settings)
     batch, module = batch_of(), state.module
-    z = module.network.extractor(batch.inputs)
+    z = module.model.extractor(batch.inputs)
     given = batch if phase == "train" else Batch(z.detach(), batch.labels)
     loss = objective.loss(state, given, Phase(phase, []), 2)
 
