@@ -52,6 +52,14 @@ def no_sync():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal():
+    """Output is that of a pipe: pytest-xdist tells its workers the width of a terminal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def decoded_cache(tmp_path_factory):
     """Decoded data sets, shared by all tests of a session."""
