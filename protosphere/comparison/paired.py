@@ -50,13 +50,13 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     return Difference(mean, float(low), float(high), len(gaps), float(test.pvalue))
 
 
-def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which hypotheses Holm's procedure rejects: the smallest p at level / m, the next at level / (m - 1), and so on,
+def rejected(p_values: Sequence[float]) -> list[bool]:
+    """Which hypotheses Holm's procedure rejects: the smallest p at LEVEL / m, the next at LEVEL / (m - 1), and so on,
     until the first that is not."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     result = [False] * len(p_values)
     for place, number in enumerate(order):
-        if p_values[number] > level / (len(p_values) - place):
+        if p_values[number] > LEVEL / (len(p_values) - place):
             break
         result[number] = True
     return result

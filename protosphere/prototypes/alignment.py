@@ -51,31 +51,6 @@ class Alignment:
     trace: tuple[tuple[float, float, float], ...] = ()
 
 
-def riesz_energy(points: Tensor, s: float = 0.0) -> Tensor:
-    """E_s of points (K, d): Σ_{j<k} ‖c_j - c_k‖^-s, for s = 0 Σ_{j<k} log ‖c_j - c_k‖⁻¹ (ProtoNorm, Eq. 8).
-
-    Returns a scalar of the points' dtype and device; 0 for fewer than two points. Distances are resolved down
-    to 3e-8. Raises ValueError for a negative s.
-    """
-    array = _validate(points, s)
-    value = sphere.measure(array, s)[0] if len(array) > 1 else _nothing(s)
-    return torch.tensor(_energy(value, s), dtype=points.dtype, device=points.device)
-
-
-def riesz_force(points: Tensor, s: float = 0.0) -> Tensor:
-    """The force -∂E_s/∂c_j on each of the points (K, d); for s = 0 Eq. 11 of ProtoNorm. Returns (K, d).
-
-    Raises ValueError for a negative s.
-    """
-    array = _validate(points, s)
-    if len(array) < 2:
-        return torch.zeros_like(points)
-    value, force = sphere.potential(array, s)
-    if s > 0:
-        force = force * _energy(value, s)
-    return torch.from_numpy(force).to(dtype=points.dtype, device=points.device)
-
-
 def align(
     vectors: Tensor,
     solver: str = "auto",

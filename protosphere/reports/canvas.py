@@ -165,6 +165,6 @@ def plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whole_rounds(axes: Axes, most: int = 8) -> None:
+def whole_rounds(axes: Axes) -> None:
     """Use whole numbers along the lower axis."""
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))

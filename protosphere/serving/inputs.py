@@ -83,11 +83,6 @@ def _decode(transform: Any, name: str, content: Any) -> Tensor:
     return torch.from_numpy(np.rint(shares).astype(np.uint8))
 
 
-def is_collection(path: Path) -> bool:
-    """Whether a path holds several inputs: a folder of classes, a table or arrays."""
-    return path.is_dir() or path.suffix in (SUFFIX, *TABLE_SUFFIXES)
-
-
 def read_inputs(trained: Trained, sources: Sequence[Path | str], label_column: str = "") -> list[Input]:
     """The inputs in one folder, table or file of arrays, or in single files and texts.
 

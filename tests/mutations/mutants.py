@@ -683,14 +683,14 @@ MUTANTS = {
     # --- comparison: which of several methods is better
     "Holm's correction forgotten": Mutant(
         COMPARISON + "paired.py",
-        "level / (len(p_values) - place)",
-        "level",
+        "LEVEL / (len(p_values) - place)",
+        "LEVEL",
         "tests/comparison/test_paired.py",
     ),
     "Bonferroni's correction in Holm's place": Mutant(
         COMPARISON + "paired.py",
-        "level / (len(p_values) - place)",
-        "level / len(p_values)",
+        "LEVEL / (len(p_values) - place)",
+        "LEVEL / len(p_values)",
         "tests/comparison/test_paired.py",
     ),
     "Holm's procedure that goes on after what it keeps": Mutant(

@@ -1,11 +1,11 @@
-"""The public entry: energy and force as tensors; align on ordinary and degenerate prototypes."""
+"""The public entry: align on ordinary and degenerate prototypes."""
 
 import math
 
 import pytest
 import torch
 
-from protosphere.prototypes.alignment import SOLVERS, align, riesz_energy, riesz_force
+from protosphere.prototypes.alignment import SOLVERS, align
 
 EACH = [name for name in SOLVERS if name != "auto"]
 
@@ -19,13 +19,6 @@ def check_distinct_unit_rows(result, K):
     assert points.isfinite().all()
     torch.testing.assert_close(points.norm(dim=1), torch.ones(K, dtype=torch.float64), rtol=0, atol=1e-6)
     assert torch.pdist(points).min() > 1e-4
-
-
-@pytest.mark.parametrize("K", [0, 1])
-@pytest.mark.parametrize("s", [0.0, 2.0])
-def test_energy_and_force_of_one_point_and_of_none(K, s):
-    assert riesz_energy(torch.ones(K, 3), s).item() == 0
-    assert torch.equal(riesz_force(torch.ones(K, 3), s), torch.zeros(K, 3))
 
 
 @pytest.mark.parametrize("solver", EACH)
@@ -49,7 +42,6 @@ def test_what_is_reported_is_what_the_points_are(solver, s):
     distances = torch.pdist(result.points)
     energy = -distances.log().sum() if s == 0 else distances.pow(-s).sum()
     assert result.energy == pytest.approx(float(energy), rel=1e-10)
-    assert result.energy == pytest.approx(float(riesz_energy(result.points, s)), rel=1e-12)
     assert result.minimum_distance == pytest.approx(float(distances.min()))
     assert result.mean_distance == pytest.approx(float(distances.mean()))
     assert result.maximum_distance == pytest.approx(float(distances.max()))
