@@ -29,7 +29,7 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
-FORMAT = 4  # of client.json and the state files
+FORMAT = 5  # of client.json and the state files
 
 
 def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def resolve(
     overrides = overrides or {}
     spec = with_overrides(narrow(whole, **(narrowing or {})), overrides, vary)
     spec = with_variants(spec, vary, overrides, is_part=spec.methods != whole.methods)
-    trials = expand(spec, overrides, places or {})
+    trials = expand(spec, overrides, places or {}, whole.datasets)
     refuse_unmeasured(spec, trials)
     return with_common_rules(spec, trials), trials
 
@@ -353,9 +353,11 @@ def _table_of(key: str, item: Any) -> dict[str, Any]:
         settings = _without_objects(settings)
     if key != "datasets" and "label" not in about:
         # the same method may be there twice, and a partition has no other name
-        names = [name.rpartition(".")[2] for name in settings]
-        parts = [f"{name} {value}" for name, value in zip(names, settings.values(), strict=True)]
-        about["label"] = ", ".join(parts).removeprefix(f"{MAIN_SETTING[key]} ")
+        parts = [str(settings[MAIN_SETTING[key]])] if MAIN_SETTING[key] in settings else []
+        for name, value in settings.items():
+            if name != MAIN_SETTING[key]:
+                parts.append(f"{name.rpartition('.')[2]} {value}")
+        about["label"] = ", ".join(parts)
     return about | settings
 
 

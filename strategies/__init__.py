@@ -12,7 +12,7 @@ from typing import Any
 
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
-from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
+from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown
 from protosphere.models.encoder import suggest_encoder
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options, Pulled, SpaceObjective
 from protosphere.strategies.registry import METHODS as METHODS
@@ -164,6 +164,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     shared = {name: value for name, value in run_config.items() if "." not in name}
     refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
+    refuse_unknown([name for name in run_config if "." in name and name in GONE], ())
     method = load_method(settings.strategy)
     encoder = default_encoder(method)
     if encoder and settings.privacy == "none" and not settings.encoder:
@@ -387,6 +388,9 @@ def settings_by_keyword(strategy: str, keywords: Mapping[str, Scalar]) -> dict[s
     for keyword, value in keywords.items():
         name = keyword if "." in keyword else keyword.replace("_", "-")
         own_names = [f"{prefix}.{name}" for prefix, kind in method.settings.items() if name in _list_names(kind)]
+        if not own_names and f"{strategy}.{name}" in GONE:
+            # refused below by its full name, with what takes its place
+            own_names = [f"{strategy}.{name}"]
         if len(own_names) > 1:
             raise SettingError(f"`{keyword}` could be {' or '.join(own_names)}; give it by that name, as **{{...}}.")
         settings[own_names[0] if own_names else name] = value

@@ -38,7 +38,9 @@ class MeansObjective(OneExchangeObjective):
         """Under `privacy`, the class means and counts of the release; otherwise the family's upload."""
         if state.encoded is not None or state.prototypes is None:
             return super().upload(state, round_number)
-        return {m.PROTOTYPES.name: state.prototypes} if round_number <= self.last_round(self.settings) else None
+        if round_number > self.last_round(self.settings, self.options):
+            return None
+        return {m.PROTOTYPES.name: state.prototypes}
 
 
 class MeansServer(OneExchange):

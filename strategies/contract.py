@@ -157,7 +157,12 @@ class Options:
 
     def __getitem__(self, kind: type[T]) -> T:
         if kind not in self.values:
-            raise MethodError(f"a half reads {kind.__name__}, which `settings` of its Method(...) do not name.")
+            name = kind.__name__
+            raise MethodError(
+                f"one half of the method reads the settings {name}, which its Method(...) does not name: add "
+                f'"{name.removesuffix("Settings").lower()}": {name} to its `settings`, with '
+                f"`from {kind.__module__} import {name}`."
+            )
         value: T = self.values[kind]
         return value
 

@@ -40,7 +40,7 @@ class FedBN(AveragedWeights):
         if not bare:
             return notices
         models = ", ".join(sorted(bare))
-        return (*notices, f"some models have no batch norms ({models}): for them, `fedbn` equals `fedavg`")
+        return (*notices, f"models without batch norms ({models}): for them, `fedbn` equals `fedavg`")
 
 
 METHOD = replace(AVERAGING, server=FedBN, objective=FedBNObjective)

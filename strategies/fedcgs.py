@@ -57,7 +57,7 @@ class FedCGSObjective(OneExchangeObjective):
     part = DISCRIMINANT
 
     @staticmethod
-    def last_round(settings: m.Settings) -> int:
+    def last_round(settings: m.Settings, options: m.Options) -> int:
         """Only the first round."""
         return 1
 

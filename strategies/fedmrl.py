@@ -11,6 +11,7 @@ mean is HtFLlib's; the authors weight clients by sample counts. HtFLlib tests wi
 companion, whose batch statistics are never updated; `share-buffers` average updates them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -52,9 +53,20 @@ class FedMRLObjective(CompanionObjective):
         )
 
 
+class FedMRL(MeanOfCompanions):
+    def check(self, num_classes: int, dim: int) -> Sequence[str]:
+        """Warn if d' is less than was set: z has at most d values."""
+        notices = super().check(num_classes, dim)
+        width = self.options[FedMRLSettings].shared_dim
+        if width <= dim:
+            return notices
+        notice = f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {dim}: the companion also has {dim}"
+        return (*notices, notice)
+
+
 METHOD = replace(
     AVERAGING,
-    server=MeanOfCompanions,
+    server=FedMRL,
     objective=FedMRLObjective,
     settings={"fedmrl": FedMRLSettings},
     exchange=companion,

@@ -159,10 +159,11 @@ class FRAug(AveragedWeights):
         """Check that every client has the same G; warn if statistics are exchanged that should stay local."""
         notices = super().check(num_classes, dim)
         refuse_other_layouts(self, GENERATOR, of_generator(FeatureGenerator(num_classes, dim)).layout)
-        if self.settings.share_buffers == "own":
+        lines = [line for identity in self.identities.values() for line in identity.layouts]
+        if not any("running_" in line for line in lines if not line.startswith(GENERATOR)):
             return notices
         notice = (
-            'any running statistics of models are averaged; in the paper they stay local: set `share-buffers` to "own"'
+            'running statistics of the models are averaged, but stay local in the paper: set `share-buffers` to "own"'
         )
         return (*notices, notice)
 

@@ -210,7 +210,8 @@ def _check_frame(num_classes: int, dim: int) -> None:
     if not 2 <= num_classes <= dim:
         raise m.SettingError(
             f"setting `gfpl.dual-classifier` is true, but its fixed frame needs from 2 to {dim} classes "
-            f"(`feature-dim`), and the data have {num_classes}; raise `feature-dim`, or set it to false."
+            f"(`feature-dim`), and the data have {num_classes}; "
+            f"{'raise `feature-dim`, or ' if num_classes > dim else ''}set it to false."
         )
 
 

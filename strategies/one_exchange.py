@@ -2,16 +2,17 @@
 classifier (FedCGS, FedNCM, Fed3R, FedCOF, FedPFT, Protosphere).
 
     client   z = u / ||u||, u the encoder's features of its training samples (or u / max(R, ||u||), R being
-             `encoder-radius`); once, of the classes of which it has at least `fewest` samples, what the method makes
-             of z and y
+             `encoder-radius`); once, what the method makes of z and y, most methods of the classes of which it has at
+             least `fewest` samples
     server   counts each client once, and computes the classifier from all that have sent
     predict  `encoder`: argmax_j z w_j + b_j, over the classes that some client has sent
 
-If clients are sampled, they send in several rounds, so that nearly all take part, and the first upload of each counts.
-Each client also trains a private model of any architecture, alone, as `local` does.
+If clients are sampled, they send in several rounds (FedCGS: in the first), so that nearly all take part, and the first
+upload of each counts. Each client also trains a private model of any architecture, alone, as `local` does (Protosphere:
+pulled to a frame).
 
-A client's weight is its sample count, capped by `max-weight-ratio`. By default, no other protection applies, because
-these methods promise the classifier of all samples; `<method>.aggregation` offers robust centres.
+A client's weight is its sample count, capped by `max-weight-ratio`. By default, no other protection applies (except in
+Protosphere), because these methods promise the classifier of all samples; `<method>.aggregation` offers robust centres.
 """
 
 import math
@@ -42,7 +43,7 @@ def some_of(names: Sequence[object]) -> str:
 
 
 class OneExchangeObjective(m.SpaceObjective):
-    """Client half: trains like `local`.
+    """Client half: it trains like `local`, unless a method overrides that.
 
     Attributes:
         kind: the method's settings.
@@ -53,7 +54,7 @@ class OneExchangeObjective(m.SpaceObjective):
     part = CLASSIFIER
 
     @staticmethod
-    def last_round(settings: m.Settings) -> int:
+    def last_round(settings: m.Settings, options: m.Options) -> int:
         """The last round in which clients send: the first if all of them train in each round."""
         return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
 
@@ -83,7 +84,7 @@ class OneExchangeObjective(m.SpaceObjective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The method's statistics of the samples, in the first rounds."""
-        if round_number > self.last_round(self.settings) or state.encoded is None:
+        if round_number > self.last_round(self.settings, self.options) or state.encoded is None:
             return None
         return self.summarise(*state.encoded())
 
@@ -102,6 +103,16 @@ class OneExchange(m.CheckedServer):
 
     objective: type[OneExchangeObjective]
     needs_unit_vectors = False
+
+    @property
+    def last_round(self) -> int:
+        """The last round in which clients send."""
+        return self.objective.last_round(self.settings, self.options)
+
+    @property
+    def remedy(self) -> str:
+        """What includes clients that sent nothing; the end of a sentence."""
+        return "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
 
     @property
     def aggregation(self) -> m.ClassAggregation:
@@ -125,15 +136,17 @@ class OneExchange(m.CheckedServer):
             )
         for part, layout in self.objective.layouts(num_classes, dim).items():
             refuse_other_layouts(self, part, layout)
+        if self.last_round == 1 and settings.fraction_train < 1:
+            return ("only the clients that train in round 1 send their statistics",)
         return ()
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """Uploads in the first rounds only."""
-        return up if server_round <= self.objective.last_round(self.settings) else ()
+        return up if server_round <= self.last_round else ()
 
     def is_last(self, server_round: int) -> bool:
         """Whether no client will send after this round, or the run ends with it."""
-        return server_round >= min(self.settings.rounds, self.objective.last_round(self.settings))
+        return server_round >= min(self.settings.rounds, self.last_round)
 
     def warnings(self, heard: Collection[int], present: Tensor | None, server_round: int) -> tuple[str, ...]:
         """Warn, once no client will send any more, of clients that are in no classifier, or that there is none.
@@ -146,16 +159,19 @@ class OneExchange(m.CheckedServer):
             return ()
         warnings = []
         if missing := sorted(set(self.identities) - set(heard)):
-            remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
+            remedy = self.remedy
+            if server_round < self.last_round:
+                remedy = "; more `rounds` include more clients"
             warnings.append(
                 f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
                 f"clients send, so the shared classifier contains none of its samples{remedy}."
             )
         if present is not None and not present.any():
-            warnings.append(
-                "no client sent a class, so there is no shared classifier: each has fewer samples of every class than "
-                f"`{self.settings.strategy}.fewest`; lower it."
-            )
+            reason = ""
+            if hasattr(self.options[self.objective.kind], "fewest"):
+                setting = f"`{self.settings.strategy}.fewest`"
+                reason = f": each has fewer samples of every class than {setting}; lower it"
+            warnings.append(f"no client sent a class, so there is no shared classifier{reason}.")
         return tuple(warnings)
 
 

@@ -81,6 +81,8 @@ class ProtosphereSettings:
             a class, which outvotes liars, but its means are noisier.
         aggregation: how means of a class with three or more holders are aggregated; robust means also bound each
             client's scatter.
+        exchanges: first rounds in which clients send (their first upload counts); 0: one if all clients train in each
+            round, otherwise enough for nearly all.
     """
 
     gamma: m.Positive = 10.0
@@ -88,12 +90,18 @@ class ProtosphereSettings:
     fewest: m.AtLeastOne = 5
     share: m.Share = 0.5
     aggregation: m.ClassAggregation = "clipped-mean"
+    exchanges: m.Count = 0
 
 
 class ProtosphereObjective(OneExchangeObjective, m.Pulled):
     kind = ProtosphereSettings
     part = DISCRIMINANT
     encoder = "handcrafted"
+
+    @staticmethod
+    def last_round(settings: m.Settings, options: m.Options) -> int:
+        """As set by `protosphere.exchanges`."""
+        return options[ProtosphereSettings].exchanges or OneExchangeObjective.last_round(settings, options)
 
     @staticmethod
     def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
@@ -174,6 +182,7 @@ def scale_of(settings: m.Settings) -> float:
 
 class Protosphere(PooledServer):
     objective = ProtosphereObjective
+    remedy = "; a larger `protosphere.exchanges` includes more clients"
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Refuse means outside the unit ball, and a scatter that no samples have."""

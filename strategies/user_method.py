@@ -156,7 +156,7 @@ def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Par
         _refuse(of, f'gives {_describe(payload)} to be sent, where a dict of parts is due: {{"{payload.kind}": ...}}')
     if not isinstance(payload, Mapping) or not payload:
         problem = "an empty dict" if isinstance(payload, Mapping) else _describe(payload)
-        _refuse(of, f"gives {problem} to be sent, where None stands for nothing, or a dict from names to parts is due")
+        _refuse(of, f"gives {problem} to be sent, where a dict from names to parts is due, or None for nothing")
     declared = {part.name: part.kind for part in parts}
     for name, part in payload.items():
         if not isinstance(part, PartValue) or declared.get(name) != part.kind:

@@ -219,7 +219,7 @@ OF_CALLS = [
     ("expand", ({"seed": 1}, {}), SettingError, "use --seeds for it."),
     ("expand", ({"fedtgp.margin": 1.0}, {}), SettingError, "`fedtgp.margin` is read by no method of this comparison"),
     ("expand", ({"rounds": 0}, {}), SettingError, "setting `rounds` is 0, but it should be"),
-    ("expand", ({"dataset": "digits"}, {"datasets": (DIGITS, SPIRAL)}), SettingError, "`dataset` is set by"),
+    ("expand", ({"dataset": "digits"}, {"datasets": (DIGITS, SPIRAL)}), SettingError, "`dataset` may be what a"),
     ("expand", ({}, {"methods": (LOCAL, Entry("local!", {"strategy": "local"}))}), SettingError, "the folder digits-l"),
     # the Python API
     ("protosphere.run", {"gamma": 3}, SettingError, "`gamma`"),

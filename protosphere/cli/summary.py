@@ -36,7 +36,16 @@ def print_summary(folder: Path) -> None:
     typer.echo(f"results: {folder}")
     if summary["rules"] and summary["strategy"] not in ("local", "frame"):
         command = f"protosphere compare --methods local,frame,{summary['strategy']}"
-        typer.echo(f"next: `{command}` with the settings of this run (-c) shows what the exchange adds")
+        # the control needs the same public encoder
+        encoder = summary["settings"].get("encoder") or _default_encoder(summary["strategy"])
+        command += f""" -c 'encoder="{encoder}"'""" if encoder else ""
+        typer.echo(f"next: `{command}` with the other settings of this run shows what the exchange adds")
+
+
+def _default_encoder(strategy: str) -> str:
+    from protosphere.strategies import METHODS, default_encoder, load_method
+
+    return default_encoder(load_method(strategy)) if strategy in METHODS else ""
 
 
 def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:

@@ -23,7 +23,7 @@ from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
-FORMAT = 4
+FORMAT = 5
 FILE = "comparison.json"
 TRIALS = "trials"  # folder of the trials' folders
 

@@ -141,7 +141,9 @@ def draw_curves(
     # by orders of magnitude, with a place for 0
     sizes = pd.concat(curve[column] for curve in curve_by_method.values()) / scale
     if sizes.any():
-        axes.set_xscale("symlog", linthresh=sizes[sizes > 0].min())
+        least = sizes[sizes > 0].min()
+        axes.set_xscale("symlog", linthresh=least)
+        axes.set_xlim(-0.1 * least, 1.2 * sizes.max())
         plain_numbers(axes.xaxis)
     return lines
 
@@ -169,8 +171,10 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
     variants = numbers[numbers[setting].map(lambda value: value != "")]
     if variants.empty:
         raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
-    # side by side, whatever their type
-    places = {value: place for place, value in enumerate(_values(spec, setting))}
+    values = _values(spec, setting)
+    is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    # strings stand side by side
+    places = {value: float(value) if is_numeric else float(place) for place, value in enumerate(values)}
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         lines: dict[str, Any] = {}
@@ -180,12 +184,21 @@ def by_value(spec: ComparisonSpec, trials: pd.DataFrame, row: str, setting: str,
                 mean = points["mean (%)"].iloc[0]
                 lines[method] = axes.axhline(mean, color=colour, linewidth=1.4, linestyle="--")
                 continue
+            points = points.assign(place=points[setting].map(places)).sort_values("place")
             means, stds = points["mean (%)"], points["std (%)"].fillna(0.0)
             # no accuracy is below 0 or above 100 %
             bars = [stds.clip(upper=means), stds.clip(upper=100 - means)] if stds.any() else None
             look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
-            lines[method] = axes.errorbar(points[setting].map(places), means, bars, capsize=3, elinewidth=1.1, **look)
-        axes.set_xticks(list(places.values()), [str(value) for value in places])
+            look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
+            lines[method] = axes.errorbar(points["place"], means, bars, **look)
+        least, most = min(places.values()), max(places.values())
+        if is_numeric and least > 0 and most > 10 * least:
+            axes.set_xscale("log")
+            plain_numbers(axes.xaxis)
+        elif not is_numeric:
+            axes.set_xlim(least - 0.4, most + 0.4)
+        axes.set_xticks(list(places.values()), [str(value) for value in values])
+        axes.minorticks_off()
         axes.set(xlabel=setting, ylabel=f"test accuracy, % ({spec.metrics[0]})")
         _draw_legend(plot, lines)
     over_seeds = "of one seed"

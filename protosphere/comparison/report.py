@@ -88,6 +88,7 @@ def conclude(spec: ComparisonSpec, trials: pd.DataFrame) -> str:
     for gap in differences(spec, trials).itertuples():
         if (gap.row, gap.metric, gap.method) == (row, metric, best) and gap.seeds:
             verdict = "more than chance explains" if gap.significant is True else "which chance may explain"
+            verdict = f"of one seed, {verdict}" if pd.isna(gap.p) else verdict
             result += f", {base} {texts[base]} %: {100 * gap.difference:+.1f} points, {verdict}"
     return f"{result}." if len(spec.rows) == 1 else f"{result}. Below are the other rows."
 

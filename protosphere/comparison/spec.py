@@ -29,6 +29,7 @@ from protosphere.plans.run_config import preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
 from protosphere.record.summary import MAJORITY_UNWEIGHTED
+from protosphere.reports.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
@@ -61,6 +62,8 @@ GONE = {
 }
 # settings that do not change what a run computes
 INDIFFERENT = MAY_DIFFER_ON_RESUME - ENDS
+# settings that the label of a partition may name
+OF_A_PARTITION = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
 # keys of a comparison's file, and of its [[paper]]
 KEYS = (
     "methods",
@@ -280,7 +283,10 @@ def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
     for dataset in spec.datasets:
         methods = {}
         for label, settings in dataset.methods.items():
-            methods[pick(label, spec.methods, f"`methods` of {dataset.label}", by_label=True).label] = settings
+            method = pick(label, spec.methods, f"`methods` of {dataset.label}", by_label=True).label
+            if method in methods:
+                raise SettingError(f"`methods` of {dataset.label} has {shown(method)} twice; join its settings.")
+            methods[method] = settings
         datasets.append(replace(dataset, methods=methods))
     baseline = str(table.get("baseline", ""))
     if baseline:
@@ -293,10 +299,8 @@ def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
 
 def _refuse_keys(table: Mapping[str, Any], keys: Sequence[str]) -> None:
     for key in table.keys() - set(keys):
-        raise SettingError(
-            f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known, and settings for all trials stand "
-            "in [settings]."
-        )
+        remark = ", and settings for all trials stand in [settings]" if keys is KEYS else ""
+        raise SettingError(f"unknown key `{key}`{nearest(key, keys)}; {', '.join(keys)} are known{remark}.")
 
 
 def _value_of(table: Mapping[str, Any], key: str, kind: type[Container]) -> Container:
@@ -413,6 +417,8 @@ def _printed_of(table: Mapping[str, Any], spec: ComparisonSpec) -> list[Printed]
         partition = str(table.get("partition", ""))
         row = Row(row.dataset, pick(partition, spec.partitions, "`partition` in `paper`", by_label=True))
     metric = str(parse_metric(str(table.get("metric", spec.metrics[0]))))
+    if not table.get("accuracy"):
+        raise SettingError("`accuracy` in `paper` is missing or empty; give the paper's values by method.")
     printed = []
     for name, accuracy in _value_of(table, "accuracy", dict).items():
         label = pick(name, methods, "`accuracy` in `paper`", by_label=True).label
@@ -428,6 +434,9 @@ def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False
         where: the place of the name, for the error.
         by_label: whether only labels count: several methods may have one strategy.
     """
+    for entry in entries:
+        if name == entry.label:
+            return entry
     for entry in entries:
         if name.casefold() == entry.label.casefold():
             return entry
@@ -516,12 +525,15 @@ def with_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar], vary: 
         vary: the texts of `--vary`, such as `protonorm.gamma=3,10,30`.
     """
     changes: dict[str, Any] = {}
+    notes = [f"{spec.note.rstrip('.')}."] if spec.note else []
     settings = [f"{name} = {value}" for name, value in overrides.items() if name not in INDIFFERENT]
     if settings:
-        note = f"{spec.note.rstrip('.')}. " if spec.note else ""
-        changes["note"] = f"{note}Trials that read them have {', '.join(settings)}."
-    if settings or vary:
+        notes.append(f"Trials that read them have {', '.join(settings)}.")
+    if spec.paper and (settings or vary):
+        notes.append("The paper's values are left out: they were measured with other settings.")
         changes["paper"] = ()
+    if len(notes) > bool(spec.note):
+        changes["note"] = " ".join(notes)
     if "dataset" in overrides and len(spec.datasets) == 1:
         (dataset,) = spec.datasets
         label = short_name(str(overrides["dataset"]))

@@ -1,16 +1,26 @@
 """The trials of a comparison: one run for each row, method and seed, with all settings resolved."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.comparison.spec import ENSEMBLE, INDIFFERENT, NOT_HERE, ComparisonSpec, Entry, Metric, Row
+from protosphere.comparison.spec import (
+    ENSEMBLE,
+    INDIFFERENT,
+    NOT_HERE,
+    OF_A_PARTITION,
+    ComparisonSpec,
+    Entry,
+    Metric,
+    Row,
+)
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
 from protosphere.core.paths import is_path, listed
-from protosphere.core.settings import Scalar, plain_name, refuse_unknown, shown
+from protosphere.core.settings import Scalar, nearest, plain_name, refuse_unknown, shown
 from protosphere.core.text import GREEK
 from protosphere.data.decode import open_data
 from protosphere.data.domains import short_name
@@ -24,7 +34,7 @@ from protosphere.strategies import known_settings, load_method, read_settings
 # each trial's run sets these
 PLACES = ("results-dir", "resume")
 COMMON_RULES = ("classifier", "discriminant")  # that all methods with private models have
-LONGEST = 60  # characters of a label in the name of a trial's folder
+LONGEST = 60  # bytes of a label in the name of a trial's folder
 
 
 @dataclass(frozen=True)
@@ -54,12 +64,15 @@ class Trial:
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
-def expand(spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Trial]:
+def expand(
+    spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str], known: Sequence[Entry] = ()
+) -> list[Trial]:
     """All trials, checked as `protosphere run` checks a run. Decodes the data into the cache.
 
     Args:
         overrides: the settings of `-c`.
         data: paths of data sets, by their names in the comparison.
+        known: data sets of the whole comparison, which `data` may name.
     """
     _refuse_overrides(spec, overrides)
     planned: list[tuple[Row, Entry, RunConfig]] = []
@@ -67,6 +80,7 @@ def expand(spec: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[
         for method in spec.methods:
             planned.append((row, method, settings_of(spec, row, method, overrides)))
     problems = {}
+    _refuse_unknown_data(data, [str(settings["dataset"]) for _, _, settings in planned], known)
     for row, _, settings in planned:
         settings["dataset"] = _with_paths(str(settings["dataset"]), data)
         # all methods of a row have its data
@@ -105,10 +119,9 @@ def refuse_unmeasured(spec: ComparisonSpec, trials: Sequence[Trial]) -> None:
     if any(int(trial.settings["ensemble-every"]) for trial in trials):
         rules.add(ENSEMBLE)
     if not any(metric.of_domain or not metric.rule or metric.rule in rules for metric in spec.metrics):
-        raise SettingError(
-            f"no trial of this comparison has the metric {shown(str(spec.metrics[0]))}, which needs `ensemble-every` "
-            "above 0, a method with that rule, or an `encoder`."
-        )
+        metric = spec.metrics[0]
+        need = "`ensemble-every` above 0" if metric.rule == ENSEMBLE else "a method with that rule, or an `encoder`"
+        raise SettingError(f"no trial of this comparison has the metric {shown(str(metric))}, which needs {need}.")
 
 
 def with_common_rules(spec: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
@@ -157,8 +170,8 @@ def _layers(
 
 
 def _refuse_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar]) -> None:
-    """Refuse settings of `-c` that are unknown or unread, or that a method, partition or one of several data sets
-    sets, so that its label would be wrong."""
+    """Refuse settings of `-c` that are unknown or unread, or that the label of a method, partition or one of several
+    data sets may name."""
     defaults = known_settings()
     prefixes: set[str] = set()
     for method in spec.methods:
@@ -166,18 +179,24 @@ def _refuse_overrides(spec: ComparisonSpec, overrides: Mapping[str, Scalar]) -> 
         prefixes |= load_method(str(method.settings["strategy"])).settings.keys()
     refuse_unknown(overrides, defaults)
     options = NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}
-    entries = [*spec.methods, *spec.partitions, *(spec.datasets if len(spec.datasets) > 1 else ())]
+    entries = [*spec.methods, *spec.partitions]
+    # what labels may name: a data set may come from a preset, and a partition leave a setting to its default
+    in_labels = set(OF_A_PARTITION) if spec.partitions else set()
+    if len(spec.datasets) > 1:
+        entries += spec.datasets
+        in_labels.add("dataset")
+    in_labels = in_labels.union(*(entry.settings for entry in entries)) - INDIFFERENT
     for name in overrides:
         if name in options:
             raise SettingError(f"setting `{name}` differs by run or machine; use {options[name]} for it.")
         if "." in name and name.rpartition(".")[0] not in prefixes:
             raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
-        for entry in entries:
-            if name in entry.settings and name not in INDIFFERENT:
-                raise SettingError(
-                    f"setting `{name}` is set by {shown(entry.label)} of the comparison; leave that out by --methods, "
-                    "--datasets or --partitions, or change the file."
-                )
+        if name in in_labels:
+            labels = ", ".join(entry.label for entry in entries)
+            raise SettingError(
+                f"setting `{name}` may be what a label of the comparison says ({labels}); select by --methods, "
+                "--datasets or --partitions, say by --data where data lie, or change the file."
+            )
 
 
 def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
@@ -193,6 +212,20 @@ def _with_paths(dataset: str, data: Mapping[str, str]) -> str:
         # a folder of domains remains one
         paths.append(f"{path}/*" if item.endswith("/*") and not path.endswith("/*") else path)
     return ",".join(paths)
+
+
+def _refuse_unknown_data(data: Mapping[str, str], datasets: Sequence[str], known: Sequence[Entry]) -> None:
+    items = {item for dataset in datasets for item in (dataset, *listed(dataset))}
+    for entry in known:
+        settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
+        items |= set(listed(str(settings.get("dataset", ""))))
+    names = sorted({short_name(item) for item in items if item})
+    for name in data:
+        if name not in items and name not in names:
+            raise SettingError(
+                f"--data has {shown(name)}{nearest(name, names)}, but the comparison's data sets are "
+                f"{', '.join(names)}."
+            )
 
 
 def _problem_of_data(row: Row, settings: RunConfig) -> str:
@@ -219,7 +252,11 @@ def _checked_trial(trial: Trial) -> Trial:
 
 
 def _slug(text: str) -> str:
-    """A label as part of a folder's name."""
+    """A label as part of a folder's name, with a digest if it is long."""
     for letter, name in GREEK.items():
         text = text.replace(letter, name)
-    return plain_name(text.lower(), LONGEST, sign=".")
+    slug = plain_name(text.lower(), len(text.encode()) + LONGEST, sign=".")
+    if len(slug.encode()) <= LONGEST:
+        return slug
+    digest = hashlib.sha256(slug.encode()).hexdigest()[:8]
+    return f"{plain_name(slug, LONGEST - len(digest) - 1, sign='.')}-{digest}"

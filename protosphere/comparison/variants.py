@@ -12,7 +12,7 @@ from typing import Any
 from protosphere.comparison.spec import NOT_HERE, OF_A_ROW, ComparisonSpec, Entry, refuse_duplicates, varied_label
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Scalar, nearest, shown
+from protosphere.core.settings import GONE, Scalar, nearest, refuse_unknown, shown
 from protosphere.plans.assignments import leaves
 from protosphere.strategies import known_settings, load_method, settings_read
 
@@ -43,6 +43,8 @@ def with_variants(
     for entry in spec.methods:
         known_names |= known_settings(entry.settings["strategy"]).keys()
     for name in values_by_setting:
+        if name in GONE:
+            refuse_unknown([name], known_names)
         if name not in known_names:
             raise SettingError(f"--vary {name}{nearest(name, sorted(known_names))}: there is no such setting.")
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
@@ -98,8 +100,10 @@ def _settings_read(spec: ComparisonSpec, entry: Entry, varied: Values, overrides
 def _values_of(table: Mapping[str, Any], texts: Sequence[str]) -> Values:
     """The values of each varied setting, from the file's [vary] and the texts of `--vary`."""
     values_by_setting = dict(leaves(table))
+    places = dict.fromkeys(values_by_setting, "[vary]:")
     for text in texts:
         name, _, values = text.partition("=")
+        places[name.strip()] = "--vary"
         try:
             values_by_setting[name.strip()] = tomllib.loads(f"values = [{values}]")["values"]
         except ValueError:
@@ -108,8 +112,8 @@ def _values_of(table: Mapping[str, Any], texts: Sequence[str]) -> Values:
         is_list = isinstance(values, list) and len(values) > 1
         if not is_list or any(not isinstance(value, bool | int | float | str) for value in values):
             raise SettingError(
-                f"--vary {name} has {shown(values)}, but it needs two values or more: numbers, true, false, or strings "
-                "in double quotes, as in 'protonorm.gamma=3,10,30'."
+                f"{places[name]} {name} has {shown(values)}, but it needs two values or more: numbers, true, false, or "
+                "strings in double quotes, as in 'protonorm.gamma=3,10,30'."
             )
         # 1 and 1.0 are the same value; 1 and true are not
         refuse_duplicates([shown(float(value) if type(value) is int else value) for value in values])

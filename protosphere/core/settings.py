@@ -409,13 +409,13 @@ GONE = {
     "normalise": "scale the data before the run",
     "query-timeout": "a node has 30 seconds to say who it is",
     "fedavg.weighting": '`client-weights` "equal" counts all clients alike',
-    **dict.fromkeys(("fednh.weighting", "fedpa.weighting", "fedmrl.weighting"), "all clients count alike"),
+    **dict.fromkeys(("fednh.weighting", "fedmrl.weighting"), "all clients count alike"),
+    "fedpa.weighting": "all clients' prototypes count alike",
     "fednh.start": "prototypes start with orthonormal rows",
     "fedtgp.server-momentum": "the server's SGD has no momentum, as in the paper",
     "fedcgs.covariance": "the covariance is pooled within classes",
     "fed3r.normalise": "weights keep their lengths, as in AFL",
     **dict.fromkeys(("fed3r.random-features", "fed3r.sigma"), "Fed3R works on the encoder's features"),
-    "protosphere.exchanges": "clients send in the first round, or with `fraction-train` below 1 in as many as it needs",
 }
 
 

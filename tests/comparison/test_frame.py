@@ -215,7 +215,9 @@ def test_all_files_are_written_from_what_is_finished(tmp_path):
 def test_a_conclusion_says_what_chance_explains(tmp_path):
     above, single = comparison(baseline="Proto_Norm"), comparison(seeds=(0,))
     assert "no other method of 2 is above" in conclude(above, finished(folder_of(tmp_path, above), above))
-    assert "points, which chance may explain." in conclude(single, finished(folder_of(tmp_path, single), single))
+    assert "points, of one seed, which chance may explain." in conclude(
+        single, finished(folder_of(tmp_path, single), single)
+    )
 
 
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(tmp_path):

@@ -22,6 +22,18 @@ def test_bands_end_at_0_and_100_percent():
     assert edges == {(0, 0), (0, 14), (1, 40), (1, 60), (2, 92), (2, 100)}
 
 
+def test_bytes_begin_at_0_and_no_axis_is_negative_beyond_its_place():
+    curves = {}
+    for method, payload in {"none": [0, 0], "few": [1e4, 2e4], "many": [1e7, 2e7]}.items():
+        curves[method] = pd.DataFrame({"round": [0, 1], "mean": [0.5, 0.6], "std": [0.0, 0.0], "payload": payload})
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
+        draw_curves(axes, curves, "payload", None)
+    left, right = axes.get_xlim()
+    assert left == pytest.approx(-0.001)
+    assert right == pytest.approx(24)
+
+
 def test_a_difference_has_an_interval_unless_there_is_one_seed():
     accuracies = {"local": (0.5, 0.52, 0.5), "norm": (0.6, 0.63, 0.59)}
     rows = []

@@ -36,6 +36,37 @@ def test_each_row_method_and_seed_is_a_trial():
     assert trials[0].settings.keys() == known_settings().keys() - {"results-dir", "resume"}
 
 
+def test_long_labels_that_differ_have_folders_that_differ():
+    label = "a label of a method that is longer than the name of a folder may be, by {}"
+    methods = tuple(Entry(label.format(name), {"strategy": "local"}) for name in ("one", "other"))
+    names = {trial.name for trial in expand(comparison(methods=methods, seeds=(0,)), {}, {})}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        # the data set comes from a preset
+        ({"datasets": (Entry("CIFAR-10", base="protonorm-cifar10"), DIGITS)}, "dataset"),
+        # the partition leaves it to its default
+        ({"partitions": (Entry("skewed", {"partition": "dirichlet"}),)}, "alpha"),
+        ({"partitions": (Entry("skewed"), Entry("even", {"partition": "iid"}))}, "partition"),
+    ],
+)
+def test_a_setting_that_a_label_may_name_is_refused(changes, name):
+    values = {"dataset": "digits", "alpha": 0.9, "partition": "iid"}
+    with pytest.raises(SettingError, match=f"`{name}` may be what a label"):
+        expand(comparison(**changes), {name: values[name]}, {})
+
+
+def test_a_data_set_that_the_comparison_lacks_has_no_path():
+    with pytest.raises(SettingError, match=r'--data has "digts" .did you mean `digits`'):
+        expand(comparison(), {}, {"digts": "/data"})
+    # a row that was left out
+    spirals = Entry("Spirals", {"dataset": "spiral"})
+    assert expand(comparison(), {}, {"spiral": "/data"}, (DIGITS, spirals))
+
+
 # --- metrics -----------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from protosphere.comparison.tables import tables_of
 from protosphere.comparison.trials import expand
 from protosphere.comparison.variants import with_variants
 from protosphere.core.errors import SettingError
+from protosphere.reports.canvas import NothingToPlotError
 from tests.comparison.fabricated import line, trials_of, write_run
 
 # test accuracy is best where validation accuracy is worst
@@ -191,6 +192,22 @@ def test_two_crossed_settings_have_a_heat_map():
 def test_a_curve_has_the_finished_values_of_a_method():
     spec = varied("protonorm.gamma=10,1")
     frame = frame_of({"local": (0.5, 0.7), "protonorm, gamma = 10": (0.8, 0.9)})
+    with pytest.raises(NothingToPlotError, match="no trial is finished"):
+        by_value(spec, frame[:2], "digits", "protonorm.gamma", "vary")
     plot = by_value(spec, frame, "digits", "protonorm.gamma", "vary")
     assert plot.numbers["protonorm.gamma"].tolist() == ["", 10]
     assert plot.numbers["mean (%)"].tolist() == pytest.approx([60, 85])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "points"),
+    [("protonorm.gamma=100,1,10", "-", [1, 10, 100]), ('protonorm.alignment="thomson","riesz"', "None", [0, 1])],
+)
+def test_numbers_make_a_curve_in_their_order_and_words_stand_side_by_side(text, line, points):
+    spec = varied(text)
+    setting = text.partition("=")[0]
+    accuracies = {label: (0.5 + 0.01 * number,) for number, label in enumerate(labels(spec)) if "=" in label}
+    plot = by_value(spec, frame_of(accuracies), "digits", setting, "vary")
+    curve = next(drawn for drawn in plot.axes[0].lines if len(drawn.get_xdata()) == len(points))
+    assert list(curve.get_xdata()) == points
+    assert curve.get_linestyle() == line

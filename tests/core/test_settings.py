@@ -20,7 +20,7 @@ from protosphere.core.settings import (
     refuse_unknown,
     shown,
 )
-from protosphere.strategies import known_settings, refuse_foreign
+from protosphere.strategies import known_settings, read_settings, refuse_foreign, settings_by_keyword
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = {name.replace("_", "-"): value for name, value in Settings().model_dump().items()}
@@ -184,9 +184,14 @@ def test_neighbours_of_the_contradictions_pass():
 @pytest.mark.parametrize("name", GONE)
 def test_a_setting_that_was_removed_is_refused_with_what_takes_its_place(name):
     assert name not in known_settings()
-    with pytest.raises(SettingError) as caught:
-        refuse_foreign({"strategy": name.partition(".")[0] if "." in name else "fedproto", name: 1})
-    assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
+    prefix, dot, keyword = name.rpartition(".")
+    config = {"strategy": prefix if dot else "fedproto"}
+    for refuse in (refuse_foreign, read_settings):
+        with pytest.raises(SettingError) as caught:
+            refuse(config | {name: 1})
+        assert sentence(caught) == f"setting `{name}` was removed: {GONE[name]}; take it out."
+    if dot:
+        assert settings_by_keyword(prefix, {keyword.replace("-", "_"): 1}) == {name: 1}
 
 
 @pytest.mark.parametrize(

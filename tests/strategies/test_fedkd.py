@@ -139,6 +139,8 @@ UNFIT = [
     ({"a/left": (5, 1), "a/right": (1, 48)}, "tensor `a` give a shape other"),
     ({"bias": (4,)}, "tensor `bias` give a shape other"),
     ({"more": (4,)}, "not those of the student's tensors"),
+    # without the second factor
+    ({"conv/right": None}, "not those of the student's tensors"),
 ]
 
 
@@ -148,8 +150,13 @@ def test_factors_that_make_no_change_of_the_student_are_refused_by_both_ends(siz
     # of a matrix of full rank whose factors are sent whole, the second is empty
     honest = factors_of(change, 1.0).tensors | {"a/left": torch.ones(6, 6), "a/right": torch.ones(6, 40)}
     change_of(Weights(honest), change.layout)
+    altered = dict(honest)
+    for name, size in sizes.items():
+        altered.pop(name, None)
+        if size is not None:
+            altered[name] = torch.ones(size)
     with pytest.raises(MessageError, match=words):
-        change_of(Weights(honest | {name: torch.ones(size) for name, size in sizes.items()}), change.layout)
+        change_of(Weights(altered), change.layout)
 
 
 def test_a_product_that_is_too_long_is_refused_by_the_server_with_the_upload_and_by_the_client():

@@ -1,4 +1,4 @@
-"""PFPL: who gets which prototypes, round after round, and what the server tells of domains."""
+"""PFPL: who gets which prototypes, round after round."""
 
 import pytest
 import torch
