@@ -1,6 +1,7 @@
 """A comparison's plots: accuracy over rounds and bytes, accuracy by the values of varied settings, and differences from
 the baseline. A plot without finished trials raises NothingToPlotError."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -141,8 +142,8 @@ def draw_curves(
     # by orders of magnitude, with a place for 0
     sizes = pd.concat(curve[column] for curve in curve_by_method.values()) / scale
     if sizes.any():
-        least = sizes[sizes > 0].min()
-        axes.set_xscale("symlog", linthresh=least)
+        least = 10 ** math.floor(math.log10(sizes[sizes > 0].min()))
+        axes.set_xscale("symlog", linthresh=least, linscale=0.5)
         axes.set_xlim(-0.1 * least, 1.2 * sizes.max())
         plain_numbers(axes.xaxis)
     return lines
