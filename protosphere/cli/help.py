@@ -1,9 +1,11 @@
-"""The examples in the command's help, and the flags that are gone."""
+"""The layout of the command's help: examples, arguments with their texts; and the flags that are gone."""
 
 import inspect
+from typing import Any
 
 import click
 from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
 
 from protosphere.cli.options import end
 
@@ -60,6 +62,32 @@ class Command(_Plain, TyperCommand):
             if flag in removed and not ctx.resilient_parsing:
                 end(f"{flag} is gone: {removed[flag]}.")
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments, then options, with defaults."""
+        parts: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record:
+                name, text = record
+                # what Typer escapes for its own rich output is shown unescaped here
+                text = text.replace("\\[", "[")
+                argument_help = _argument_help(self.callback, param)
+                text = text if argument_help in text else f"{argument_help}  {text}".strip()
+                parts[param.param_type_name].append((name, text))
+        for kind, records in parts.items():
+            if records:
+                with formatter.section(f"{kind.title()}s"):
+                    formatter.write_dl(records)
+
+
+def _argument_help(callback: Any, param: click.Parameter) -> str:
+    """The help of an argument: newer versions of Click take it from Typer's arguments when these are created."""
+    hints = inspect.get_annotations(inspect.unwrap(callback), eval_str=False) if callback else {}
+    arguments = [
+        item for item in getattr(hints.get(param.name or ""), "__metadata__", ()) if isinstance(item, ArgumentInfo)
+    ]
+    return (arguments[0].help or "") if arguments else ""
 
 
 class Group(_Plain, TyperGroup):

@@ -1,6 +1,7 @@
 """`protosphere report`: writes a run's report again, or prints the metrics that a client under `privacy` keeps to
 itself."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -35,10 +36,7 @@ def report(
     if bool(folder) == bool(state):
         end("give a run's folder, or --state and a client's folder.")
     if state:
-        figures = Path(state).expanduser() / "figures.jsonl"
-        if not figures.exists():
-            end(f"{figures.parent} holds no metrics; clients store them there only under `privacy`.")
-        typer.echo(figures.read_text("utf-8"), nl=False)
+        _print_client_metrics(Path(state).expanduser())
         return
     from protosphere.results import load
 
@@ -48,3 +46,22 @@ def report(
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
+
+
+def _print_client_metrics(folder: Path) -> None:
+    """Print the lines of a client's figures.jsonl as they are, once all were read."""
+    from protosphere.core.files import read_lines
+
+    file = folder / "figures.jsonl"
+    if not folder.is_dir():
+        end(f"--state is {str(folder)!r}, but there is no such folder; give a client's.")
+    if not file.exists():
+        end(f"{folder} holds no metrics; clients store them there only under `privacy`.")
+    try:
+        lines = list(read_lines(file))
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is no object")
+    except (OSError, ValueError) as error:
+        end(f"{file} cannot be read as a client's metrics ({error}).")
+    for line in lines:
+        typer.echo(json.dumps(line))

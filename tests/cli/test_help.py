@@ -37,6 +37,17 @@ def test_the_examples_of_a_command_are_understood_by_it(name):
         GROUP.commands[name].make_context(named, arguments)
 
 
+@pytest.mark.parametrize("name", ["", *GROUP.commands])
+def test_every_argument_has_a_text_and_nothing_is_escaped(name):
+    text = helped(*name.split())
+    assert "\\[" not in text
+    entries = [line for line in section(text, "Arguments") if re.match(r"  \S", line)]
+    command = GROUP.commands.get(name, GROUP)
+    assert len(entries) == sum(param.param_type_name == "argument" for param in command.params)
+    for entry in entries:
+        assert re.match(r"  \S+  +[A-Z]", entry), entry
+
+
 def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))

@@ -34,6 +34,24 @@ def test_what_is_no_run_and_no_client_with_metrics_is_one_sentence(tmp_path):
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
 
 
+@pytest.mark.parametrize("content", [b"[]\n", b"\xff\n", b"no JSON\n", None])
+def test_metrics_that_cannot_be_read_are_one_sentence(tmp_path, content):
+    file = tmp_path / "figures.jsonl"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(b'{"round": 1}\n' + content)
+    result = report("--state", tmp_path)
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+    assert f"{file} cannot be read as a client's metrics" in result.stderr
+
+
+def test_a_client_that_is_nowhere_is_said_to_be(tmp_path):
+    result = report("--state", tmp_path / "gone")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "there is no such folder" in result.stderr
+
+
 def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsys):
     settings = {"strategy": "fedproto", "rounds": 1, "privacy": "release", "encoder": "random"}
     folder = start(settings)
