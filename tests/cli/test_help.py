@@ -45,7 +45,7 @@ def test_every_argument_has_a_text_and_nothing_is_escaped(name):
     command = GROUP.commands.get(name, GROUP)
     assert len(entries) == sum(param.param_type_name == "argument" for param in command.params)
     for entry in entries:
-        assert re.match(r"  \S+  +[A-Z]", entry), entry
+        assert re.match(r"  \S+  +[A-Z`]", entry), entry
 
 
 def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
