@@ -114,5 +114,4 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
         opened(folder.path)
         with record_run(run, folder, context.run_id, grid):
             PrototypeStrategy(run, folder, on_round).start(grid)
-    log.info("results: %s", folder.path)
     return folder.path

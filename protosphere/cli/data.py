@@ -1,6 +1,7 @@
 """`protosphere data`: shows a data set and its partition, without training."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
 PICTURES = (".svg", ".png")
 MOST_NAMES = 20  # names of classes and columns that are printed
+MOST_CLIENTS = 30  # clients that are listed
 
 
 def data(
@@ -74,12 +76,14 @@ def data(
 
 def _print(data_view: "DataView") -> None:
     """Print the data set, the settings of the partition, and a table of the clients."""
+    from protosphere.core.text import one_class
+
     class_names = data_view.class_names
     typer.echo(
         f"{data_view.dataset}: {data_view.train_rows + data_view.test_rows} samples "
         f"({data_view.train_rows} train + {data_view.test_rows} test)"
     )
-    lines = {"inputs": data_view.inputs, "classes": f"{len(class_names)} ({', '.join(class_names[:MOST_NAMES])})"}
+    lines = {"inputs": data_view.inputs, "classes": _listed(class_names)}
     columns: dict[str, list[str]] = {}
     for column in data_view.columns:
         columns.setdefault(f"{column['kind']} columns", []).append(column["name"])
@@ -87,23 +91,42 @@ def _print(data_view: "DataView") -> None:
             text = f"{column['name']} ({column['rows_without']} samples)"
             columns.setdefault("columns with missing values", []).append(text)
     for kind, names in columns.items():
-        lines[kind] = f"{len(names)} ({', '.join(names[:MOST_NAMES])})"
+        lines[kind] = _listed(names)
     for name, count in data_view.domains.items():
         lines[f"domain {name}"] = f"{count} samples"
     if data_view.groups is not None:
         lines["groups"] = f"{data_view.groups}; the samples of a group stay together"
     lines["partition"] = ", ".join(f"{name} = {json.dumps(value)}" for name, value in data_view.partition.items())
-    lines["no client's samples"] = str(data_view.rows_of_nobody)
     if data_view.shared_test_rows:
         lines["ensemble's shared test set"] = f"{data_view.shared_test_rows} samples"
     for name, text in lines.items():
         typer.echo(f"  {name}: {text}")
+    if data_view.rows_of_nobody:
+        typer.echo(f"  {data_view.rows_of_nobody} samples belong to no client")
 
+    # a column for each class while a terminal has room for them
     counted_classes = class_names if len(class_names) <= MOST_NAMES else []
+    has_names = any(client.name for client in data_view.clients)
     rows = []
-    for client in data_view.clients:
+    for client in data_view.clients[:MOST_CLIENTS]:
+        named = [str(client.partition), *([client.name] if has_names else [])]
         numbers = [client.train, client.validation, client.test, client.classes]
         counts = [str(count or "·") for count in client.counts[: len(counted_classes)]]
-        rows.append([str(client.partition), client.name, *map(str, numbers), *counts])
-    typer.echo("samples by client and class")
-    print_table(["client", "name", "train", "validation", "test", "classes", *counted_classes], rows, left=2)
+        rows.append([*named, *map(str, numbers), *counts])
+    typer.echo("samples by client and class" if counted_classes else "samples by client")
+    head = ["client", *(["name"] if has_names else []), "train", "validation", "test", "classes", *counted_classes]
+    print_table(head, rows, left=1 + has_names)
+    labels = {}
+    for client in data_view.clients:
+        labels[client.partition] = [label for label, count in enumerate(client.counts) if count]
+    if sentence := one_class(labels, class_names):
+        typer.echo(f"note: {sentence}.")
+    if len(data_view.clients) > MOST_CLIENTS:
+        typer.echo(f"The first {MOST_CLIENTS} of {len(data_view.clients)} clients; --picture draws all.")
+    if not counted_classes:
+        typer.echo(f"--picture draws each client's samples of the {len(class_names)} classes.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The number of names, and the first of them."""
+    return f"{len(names)} ({', '.join(names[:MOST_NAMES])}{', …' * (len(names) > MOST_NAMES)})"

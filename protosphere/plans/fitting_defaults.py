@@ -22,6 +22,7 @@ from protosphere.strategies import read_settings
 IMAGES = 4  # axes of images: samples, channels, rows and columns
 PERCEPTRON = "tiny_perceptron"
 MOST_CLIENTS = 10  # most clients if `clients` is not set; the values of a column are assigned to them in turn
+MOST_NAMED = 5  # sites that a sentence names
 
 
 def fitted(
@@ -44,9 +45,10 @@ def fitted(
     elif "partition" not in given and not plugins.is_plugin(dataset) and are_tables(dataset):
         config["partition"] = SITES
         names = [domain.name for domain in domains_of(dataset)]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         notes.append(
-            f'{len(names)} tables are {len(names)} sites: {", ".join(names)} (partition = "sites"; another `partition` '
-            "pools their samples)"
+            f"{len(names)} tables are {len(names)} sites: {', '.join(names[:MOST_NAMED])}{more} "
+            '(partition = "sites"; another `partition` pools their samples)'
         )
     if config["partition"] == SITES and not config["clients"]:
         config["clients"] = len(domains_of(dataset))

@@ -130,7 +130,7 @@ def test_lines_and_warnings_are_printed_unless_it_is_to_be_quiet(capfd):
     alone = {"partition": "pathological", "classes_per_client": 1, "rounds": 1, "strategy": "local", "clients": 6}
     run = start(**alone, quiet=False)
     lines = capfd.readouterr().out.splitlines()
-    assert f"results: {run.folder}" in lines
+    assert lines.count(f"results: {run.folder}") == 1
     assert any(line.startswith("warning: ") and "class" in line for line in lines)
     assert [line.partition(" |")[0] for line in lines if line.startswith("round ")] == ["round 0/1", "round 1/1"]
     start(**alone)

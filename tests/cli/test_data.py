@@ -26,7 +26,9 @@ def test_the_table_has_the_numbers_of_the_partition():
     result = data("--clients", "4", "-c", settings, "--picture", "map.svg")
     assert result.exit_code == 0, result.output
     assert "digits: 1797 samples (1797 train + 0 test)" in result.stdout
-    assert "  no client's samples: 1397" in result.stdout
+    assert "  1397 samples belong to no client\n" in result.stdout
+    assert " name " not in result.stdout
+    assert "note:" not in result.stdout
     assert "max-samples = 400" in result.stdout
     assert result.stdout.endswith("written: map.svg\n")
     lines = result.stdout.replace("·", "0").splitlines()
@@ -36,6 +38,23 @@ def test_the_table_has_the_numbers_of_the_partition():
         [client.partition, client.train, client.validation, client.test, client.classes, *client.counts]
         for client in view(read_settings(run).settings, 4).clients
     ]
+
+
+def test_what_is_too_much_for_a_terminal_is_cut_and_said_to_be(tmp_path):
+    columns = [f"c{number}" for number in range(25)]
+    lines = [",".join([*columns, "label"])]
+    lines += [",".join([*["1.5"] * 25, f"class-{row % 24:02}"]) for row in range(24 * 40)]
+    (tmp_path / "wide.csv").write_text("\n".join(lines) + "\n")
+    result = data("--clients", "32", "-c", 'dataset="./wide.csv" partition="pathological" classes-per-client=1')
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^  classes: 24 \(class-00, .*class-19, …\)$", result.stdout, re.MULTILINE)
+    assert re.search(r"^  number columns: 25 \(c0, .*c19, …\)$", result.stdout, re.MULTILINE)
+    assert "belong to no client" not in result.stdout
+    assert len(re.findall(r"^ +\d+( +\d+){4} *$", result.stdout, re.MULTILINE)) == 30
+    *_, alone, clients, classes = result.stdout.splitlines()
+    assert alone.startswith("note: the samples of 32 clients (0, 1, 2, 3, 4, …) are of a single class")
+    assert clients == "The first 30 of 32 clients; --picture draws all."
+    assert classes == "--picture draws each client's samples of the 24 classes."
 
 
 # what a plan refuses is in tests/test_refusals.py

@@ -70,7 +70,9 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
 def test_a_real_run_in_process(here, home):
     result = here("--clients", "3", "-c", QUICK, "--results", "out")
     assert result.exit_code == 0, result.output
-    folder = Path(re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE)[-1])
+    # before the rounds and after the table
+    (folder,) = map(Path, {*(named := re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE))})
+    assert len(named) == 2
     assert folder.parent == Path.cwd() / "out"
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "round 1/1" in result.stdout

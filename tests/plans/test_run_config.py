@@ -220,3 +220,12 @@ def test_an_old_setting_of_another_type_is_a_sentence(cut_run):
     change(cut_run, {"clients": "six"})
     with pytest.raises(SettingError, match=r'^setting `clients` is "six", but it should be a valid integer'):
         plan(resume="latest")
+
+
+def test_of_many_tables_a_few_are_named(tmp_path):
+    for number in range(7):
+        rows = "".join(f"{row},{row % 2}\n" for row in range(80))
+        (tmp_path / f"site{number}.csv").write_text("x,label\n" + rows)
+    made = plan([f'dataset="{",".join(f"site{number}.csv" for number in range(7))}"'])
+    assert made.clients == 7
+    assert made.notes[0].startswith("7 tables are 7 sites: site0, site1, site2, site3, site4 and 2 more (partition")
