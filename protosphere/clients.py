@@ -151,12 +151,15 @@ class Client:
 
     def _table(self, x: pd.DataFrame) -> TableRows:
         names = [column.name for column in self._columns() if column.name in x.columns]
+        for name in names:
+            if list(x.columns).count(name) > 1:
+                raise DataError(f"x has the column {name!r} twice: give each column its own name.")
         try:
             table = pa.Table.from_pandas(x[names], preserve_index=False)
-        except (pa.ArrowException, OverflowError, ValueError) as error:
+        except (pa.ArrowException, OverflowError) as error:
             raise DataError(
-                f"x has a column twice, one of numbers and words alike, or one of numbers beyond 64 bits ({error}): "
-                "give each column one name and one kind."
+                f"x has a column of numbers and words alike, or of numbers beyond 64 bits ({error}): write it as one "
+                "kind."
             ) from None
         rows = read_rows(self._columns(), table)
         for problem in rows.problems.values():
@@ -193,8 +196,11 @@ class Client:
             with np.errstate(over="ignore"):
                 rows = rows.astype(np.float32)
             # a number of a table may be missing
-            if (np.isinf(rows) if self._columns() else ~np.isfinite(rows)).any():
-                raise DataError("x holds numbers that are not finite as float32.")
+            wrong = np.argwhere(np.isinf(rows) if self._columns() else ~np.isfinite(rows)).tolist()
+            if wrong:
+                raise DataError(
+                    f"x holds {rows[tuple(wrong[0])]} at x{wrong[0]}, but inputs must be finite float32 numbers."
+                )
         return torch.from_numpy(rows)
 
     def __repr__(self) -> str:

@@ -48,9 +48,11 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
     try:
         return Run(find_run(os.fspath(run), str(root)), trust)
     except SettingError:
+        names = sorted(path.parent.name for path in root.glob("*/settings.json"))
+        newest = f"; the newest there is {names[-1]}" if names else ""
         raise SettingError(
-            f"run is {shown(os.fspath(run))}, but no run is there or in {root}; give a run's folder, its name, or "
-            '"latest".'
+            f"run is {shown(os.fspath(run))}, but no run is there or in {root}{newest}; give a run's folder, its name, "
+            'or "latest".'
         ) from None
 
 

@@ -201,4 +201,4 @@ def _is_empty(value: object) -> bool:
 def refuse_number(name: str, value: object) -> None:
     """Raise SettingError unless the value is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingError(f"{name} is {shown(value)}, but a run needs a whole number of them, at least 1.")
+        raise SettingError(f"{name} is {shown(value)}, but it is a whole number, at least 1.")

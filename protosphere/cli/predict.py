@@ -78,11 +78,17 @@ def predict(
         try:
             with replacing(csv) as temporary:
                 temporary.write_text(as_csv(table), "utf-8")
-        except OSError as error:
-            end(f"--csv {csv} cannot be written ({error.strerror or error}); name a file of yours.")
+        except (OSError, ValueError) as error:
+            # ValueError: a path without a name, such as "."
+            reason = getattr(error, "strerror", None) or error
+            end(f"--csv {csv} cannot be written ({reason}); name a file of yours.")
 
     typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule_name}")
-    _print_answers(table.dropna(subset="prediction"))
+    read = table.dropna(subset="prediction")
+    if read.empty:
+        typer.echo("no input could be read")
+    else:
+        _print_answers(read)
     unknown = Counter(name for answer in answers for name in answer.unknown)
     if unknown:
         number = sum(bool(answer.unknown) for answer in answers)

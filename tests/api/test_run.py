@@ -145,7 +145,7 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
     copied = shutil.copytree(run.folder, tmp_path / "copied")
     assert protosphere.load(copied).summary == run.summary
     assert protosphere.load(first.name, run.folder.parent).folder == first.folder
-    with pytest.raises(protosphere.SettingError, match='"nothing"'):
+    with pytest.raises(protosphere.SettingError, match=r'"nothing".*; the newest there is \d{8}-\d{6}-local-\w+-\w+; '):
         protosphere.load("nothing")
 
 

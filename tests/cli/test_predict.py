@@ -157,6 +157,14 @@ def test_images_have_a_row_each_and_one_that_is_broken_costs_only_itself(predict
         assert (row.score, row.probability) == pytest.approx((answer.score, answer.confidence))
 
 
+def test_without_a_readable_input_there_is_a_sentence_and_no_table(predict, trained, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"nothing")
+    result = predict(trained.norm, broken)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stdout.splitlines()[1:] == ["no input could be read"]
+
+
 def test_export_writes_a_program_and_replaces_none_unasked(trained, tmp_path):
     def export(state, output, *more):
         arguments = ["export", "--state", str(state), "--output", str(output), *more]
@@ -236,9 +244,19 @@ def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(traine
     # columns that it does not read may hold anything
     more = strange.assign(notes=["a", 1, None, 2.5, "b", "c"])
     assert client.predict(more).labels.tolist() == answers.labels.tolist()
-    for wrong in (pd.concat([strange, strange["age"]], axis=1), strange.assign(visits=[10**30] * 6)):
-        with pytest.raises(DataError, match="x has a column twice"):
+    for wrong, words in (
+        (pd.concat([strange, strange["age"]], axis=1), "x has the column 'age' twice"),
+        (strange.assign(visits=[10**30] * 6), "numbers beyond 64 bits"),
+    ):
+        with pytest.raises(DataError, match=words):
             client.predict(wrong)
+
+
+def test_a_number_that_is_not_finite_is_said_with_its_place(trained):
+    rows = ROWS[:3].copy()
+    rows[2, 1] = np.inf
+    with pytest.raises(DataError, match=r"x holds inf at x\[2, 1\]"):
+        protosphere.Client(trained.rows).predict(rows)
 
 
 # --- what is of no use ------------------------------------------------------------------------------------
@@ -282,6 +300,12 @@ def image(*more):
         ("norm", image("--rule", "oracle"), "rule 'oracle' cannot be applied"),
         ("norm", image("--device", "abacus"), 'device is "abacus"'),
         ("digits", image(), '"cat"'),
+        ("norm", image("--csv", "."), "--csv . cannot be written"),
+        (
+            "norm",
+            image("--csv", "/nonexistent/left.csv"),
+            "--csv /nonexistent/left.csv cannot be written (No such file",
+        ),
         ("digits", text("no table", "t.parquet"), "no readable table"),
         ("csv", table(FRAME.drop(columns=["age", "job"])), "lack the columns age, job"),
         ("csv", table(FRAME.assign(outcome="odd")), '"odd"'),

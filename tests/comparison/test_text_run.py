@@ -72,6 +72,8 @@ def test_texts_need_models_of_texts(settings):
     given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
     with pytest.raises(DataError, match="holds texts"):
         plan([given], clients=CLIENTS)
+    with pytest.raises(DataError, match="takes texts"):
+        plan([f'models="{settings["models"]}"'], clients=CLIENTS)
 
 
 def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings):

@@ -7,7 +7,7 @@ import pytest
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import COSTS, choose_variants, collect, validation_of
-from protosphere.comparison.plots import by_value, makers_of
+from protosphere.comparison.plots import by_value, heat_map, makers_of
 from protosphere.comparison.report import write_all
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, load, narrow, read
 from protosphere.comparison.tables import tables_of
@@ -187,6 +187,8 @@ def test_two_crossed_settings_have_a_heat_map():
     for rate, gamma, share in plot.numbers.itertuples(index=False, name=None):
         label = f"protonorm, gamma = {gamma:g}, learning-rate = {rate}"
         assert share == pytest.approx(100 * accuracies[label][0])
+    with pytest.raises(NothingToPlotError, match="no trial is finished"):
+        heat_map(spec, frame_of(accuracies)[:1], "digits", "protonorm", "map")
 
 
 def test_a_curve_has_the_finished_values_of_a_method():

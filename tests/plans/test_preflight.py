@@ -3,12 +3,15 @@
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
 
 import protosphere
+from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.plans.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
+from tests.pictures import paint
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
@@ -26,6 +29,10 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
 def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     settings = {"precision": "bf16", "dataset": "spiral", "models": "tiny_perceptron"}
+    words = 'precision="bf16" dataset="spiral" models="tiny_perceptron" rounds=1'
+    done = CliRunner().invoke(app, ["run", "--clients", "2", "-c", words, "--on", "flower"])
+    assert done.exit_code == 2
+    assert '`precision` is "bf16", which needs CUDA, but this machine has none; use "float32".' in done.stderr
     with pytest.raises(SettingError, match='`precision` is "bf16", which needs CUDA, but this machine has none'):
         protosphere.run(clients=2, quiet=True, settings=settings)
     assert not list(home.glob("results/*"))
@@ -49,6 +56,30 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
         check(read_settings(flat), 2)
     # the second model is no client's
     check(read_settings(flat), 1)
+
+
+def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
+    folder = paint(tmp_path / "painted", "0123456789", 2)
+    settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
+    check(read_settings(settings), 2, here=False)
+    with pytest.raises(DataError, match="domain 'painted' has no official test samples"):
+        check(read_settings(settings | {"split": "official"}), 2)
+    with pytest.raises(DataError, match="1 clients for 2 domains"):
+        check(read_settings(settings), 1)
+    other = paint(tmp_path / "other", "0123456789"[:9], 2)
+    with pytest.raises(DataError, match=r"have different classes \(only 'painted' has 9\)"):
+        check(read_settings(settings | {"dataset": f"{folder},{other}"}), 2)
+    check(read_settings(settings | {"dataset": f"{folder},{other}", "classes": "union", "image-size": 12}), 2)
+
+
+def test_rows_are_set_aside_before_a_run_starts():
+    settings = {"max-samples": 400, "ensemble-every": 1}
+    check(read_settings(settings), 4)
+    with pytest.raises(
+        DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"
+    ):
+        check(read_settings(settings | {"shared-test-share": 0.001}), 4)
+    check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
 
 
 @pytest.mark.parametrize("there", ["", "results", "results/deep"])

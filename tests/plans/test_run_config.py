@@ -4,17 +4,21 @@ import json
 import os
 from codecs import BOM_UTF8
 
+import numpy as np
 import pytest
 
 from protosphere.comparison.spec import read as read_plan
 from protosphere.core.errors import DataError, SettingError
 from protosphere.data.forms.folders import listed_classes
+from protosphere.plans import run_config
 from protosphere.plans.assignments import read_assignments, read_toml
 from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.opening import open_folder
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
+
+AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +77,17 @@ def test_later_wins(tmp_path):
     wanted = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
     assert {name: made.run_config[name] for name in wanted} == wanted
     assert (made.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
+
+
+def test_the_authors_table_is_that_of_the_methods_page():
+    """20 clients, 102 holdings, 6,000 images of each class."""
+    rows = [
+        line.split(",")[1:] for line in (run_config.PRESETS / "partitions" / AUTHORS_TABLE).read_text().splitlines()
+    ]
+    counts = np.array(rows[1:], dtype=int)
+    assert counts.shape == (20, 10)
+    assert (counts > 0).sum() == 102
+    assert (counts.sum(axis=0) == 6000).all()
 
 
 def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
