@@ -21,6 +21,7 @@ import click
 import numpy as np
 import pytest
 import typer.main
+import yaml
 from flwr.cli.app import app as flwr_command
 from packaging.requirements import Requirement
 from PIL import Image
@@ -248,9 +249,35 @@ def check_command(words: list[str]) -> None:
             requirement.name != "protosphere"
             or requirement.extras <= PROJECT["project"]["optional-dependencies"].keys()
         )
-    for word in words:
+    elif program == "ray":
+        from ray.scripts.scripts import cli
+
+        parse(cli, arguments)
+    elif program == "python" and arguments[0] == "-m":
+        module = ROOT / arguments[1].replace(".", "/")
+        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists() or module.name == "pytest", words
+    elif program == "docker" and arguments[0] == "compose":
+        check_compose(arguments[1:])
+    for place, word in enumerate(words):
         if re.fullmatch(r"deploy/[\w./-]+", word):
             assert (ROOT / word).exists(), word
+            flags = [flag.partition("=")[0] for flag in words[place + 1 :] if flag.startswith("--")]
+            if flags and word.endswith(".sh"):
+                text = subprocess.run([ROOT / word, "--help"], capture_output=True, text=True, check=True).stdout
+                assert not [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)], words
+
+
+def check_compose(words: list[str]) -> None:
+    """A command of Docker Compose: a verb and options that our pages use, a service of ours, the run's arguments."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]
+    verb, *words = words
+    place = next((place for place, word in enumerate(words) if word in services), len(words))
+    options, arguments = words[:place], words[place + 1 :]
+    assert verb in ("build", "down", "run", "stop", "up")
+    assert verb != "run" or place < len(words), f"{words} names no service"
+    assert {"--rm", "--no-deps", "--entrypoint", "sh", "--volumes", "--detach"}.issuperset(options), words
+    if words[place : place + 1] == ["federation"] and "--entrypoint" not in options:
+        parse(typer.main.get_command(app), ["run", *arguments])
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -259,10 +286,17 @@ def test_every_command_of_a_page_is_accepted_by_its_program(path):
     # what stands between backticks, outside of blocks, and is a command with arguments
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`|]+)`", FENCED.sub("", path.read_text("utf-8")))]
     for span in dict.fromkeys(spans):
-        if span.startswith(("protosphere ", "flwr ", "make ", "deploy/")) and " " in span:
+        if span.startswith(("protosphere ", "flwr ", "make ", "docker ", "python ", "ray ", "deploy/")) and " " in span:
             commands += commands_in(span)
     for words in commands:
         check_command(words)
+
+
+def test_every_measurement_that_a_page_names_is_one_of_its_program():
+    names = re.findall(r"`costs ([a-z-]+)`", (ROOT / "docs" / "scale.md").read_text("utf-8"))
+    program = (ROOT / "benchmarks" / "costs.py").read_text("utf-8")
+    assert names
+    assert not [name for name in names if f"\ndef {name.replace('-', '_')}(" not in program]
 
 
 class UnderstoodError(Exception):
