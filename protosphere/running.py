@@ -131,7 +131,8 @@ def run(
         try:
             return Run(carry_out(run_plan, line_printer(quiet), folders, workers=workers, on_round=on_round))
         except BaseException as error:
-            for folder in existing(folders):
+            folder = existing(folders)
+            if folder is not None:
                 error.add_note(f'what there is of the run: protosphere.load("{folder}")')
             raise
 
@@ -172,14 +173,15 @@ def carry_out(
             config, clients=run_plan.clients, workers=workers, show=show, opened=folders.append, on_round=on_line
         )
     except KeyboardInterrupt:
-        for folder in existing(folders):
+        folder = existing(folders)
+        if folder is not None:
             report_stopped(folder)
         raise
 
 
-def existing(folders: list[Path]) -> list[Path]:
+def existing(folders: list[Path]) -> Path | None:
     """The run's folder if it exists; a run without a finished round has removed it."""
-    return [folder for folder in folders if folder.is_dir()]
+    return folders[0] if folders and folders[0].is_dir() else None
 
 
 def line_printer(quiet: bool) -> Callable[[str], None]:

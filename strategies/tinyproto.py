@@ -151,7 +151,7 @@ class TinyProto(m.SparseServer, Masks):
     def expand(self, payloads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
         """Prototypes in R^d, with zeros outside the masks."""
         sets = m.prototype_sets(payloads)
-        return {key: {m.PROTOTYPES.name: self.expanded(each, self.num_classes)} for key, each in sets.items()}
+        return {key: {m.PROTOTYPES.name: self.expanded(sparse, self.num_classes)} for key, sparse in sets.items()}
 
     def compress(self, prototypes: m.PrototypeSet) -> dict[int, m.Payload]:
         """The download of all clients: the values under the masks."""

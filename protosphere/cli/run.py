@@ -122,10 +122,10 @@ def _run_here(run_plan: "Plan", place: Place) -> "Outcome":
         with interruptible():
             return Outcome(True, carry_out(run_plan, typer.echo, folders, workers=place.workers))
     except Interrupted as interruption:
-        folder = next(iter(existing(folders)), None)
+        folder = existing(folders)
         return Outcome(False, folder, describe_stop(interruption.name, folder), signal=interruption.number)
     except USER_ERRORS as error:
-        folder = next(iter(existing(folders)), None)
+        folder = existing(folders)
         if isinstance(error, SettingError) and folder is None:
             end(str(error))
         return Outcome(False, folder, str(error))

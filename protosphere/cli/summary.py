@@ -37,7 +37,7 @@ def print_summary(folder: Path) -> None:
     if summary["rules"] and summary["strategy"] not in ("local", "frame"):
         command = f"protosphere compare --methods local,frame,{summary['strategy']}"
         # the control needs the same public encoder
-        encoder = summary.get("settings", {}).get("encoder") or _default_encoder(summary["strategy"])
+        encoder = summary["settings"].get("encoder") or _default_encoder(summary["strategy"])
         command += f""" -c 'encoder="{encoder}"'""" if encoder else ""
         typer.echo(f"next: `{command}` with the other settings of this run shows what the exchange adds")
 

@@ -482,12 +482,12 @@ def narrow(
     changes: dict[str, Any] = {"choose": choose or spec.choose, "cross": cross or spec.cross}
     if methods:
         strategies = {entry.settings["strategy"] for entry in spec.methods}
-        known = [*spec.methods, *(Entry(name, {"strategy": name}) for name in METHODS if name not in strategies)]
+        candidates = [*spec.methods, *(Entry(name, {"strategy": name}) for name in METHODS if name not in strategies)]
         labels = [entry.label for entry in spec.methods]
         changes["methods"] = []
         for name in split_names(methods):
             is_new = plugins.is_plugin(name) and name not in labels
-            changes["methods"].append(entry_of(name, "methods") if is_new else pick(name, known, "--methods"))
+            changes["methods"].append(entry_of(name, "methods") if is_new else pick(name, candidates, "--methods"))
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in split_names(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])

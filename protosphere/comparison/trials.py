@@ -25,7 +25,7 @@ from protosphere.core.text import GREEK
 from protosphere.data.decode import open_data
 from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
-from protosphere.data.spec import data_spec
+from protosphere.data.spec import DataSpec, data_spec
 from protosphere.plans.assignments import RunConfig
 from protosphere.plans.fitting_defaults import fitted
 from protosphere.plans.run_config import DEFAULT_CLIENTS, laid_over, plan, read_preset, with_place
@@ -79,13 +79,16 @@ def expand(
     for row in spec.rows:
         for method in spec.methods:
             planned.append((row, method, settings_of(spec, row, method, overrides)))
-    problems = {}
+    problems: dict[tuple[str, ...], str] = {}
     _refuse_unknown_data(data, [str(settings["dataset"]) for _, _, settings in planned], known)
     for row, _, settings in planned:
         settings["dataset"] = _with_paths(str(settings["dataset"]), data)
-        # all methods of a row have its data
-        if row.label not in problems:
-            problems[row.label] = _problem_of_data(row, settings)
+        run = read_settings(settings).settings
+        data_of_row = data_spec(run, run.clients)
+        # rows that differ in their partition alone have one data set
+        key = data_of_row.dataset, str(data_of_row.image_size), str(data_of_row.columns), data_of_row.classes
+        if key not in problems:
+            problems[key] = _problem_of_data(row.dataset, data_of_row)
     if any(problems.values()):
         sentences = "; ".join(dict.fromkeys(filter(None, problems.values())))
         raise SettingError(f"{sentences}. Nothing was started; --datasets runs the rows whose data are here.")
@@ -228,17 +231,16 @@ def _refuse_unknown_data(data: Mapping[str, str], datasets: Sequence[str], known
             )
 
 
-def _problem_of_data(row: Row, settings: RunConfig) -> str:
-    """Why the data of a row are not available, and how to get them; "" if they are."""
-    run = read_settings(settings).settings
+def _problem_of_data(entry: Entry, data: DataSpec) -> str:
+    """Why a data set is not available, and how to get it; "" if it is."""
     try:
-        open_data(data_spec(run, run.clients), home() / "cache")
+        open_data(data, home() / "cache")
     except DataError as error:
-        items = listed(str(settings["dataset"]))
+        items = listed(data.dataset)
         gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
         usual = f"put it in a folder and say --data {short_name([*gone, *items][0])}=FOLDER"
-        remedy = (row.dataset.missing or usual).rstrip(".")
-        return f"the data set of {row.dataset.label} is not available: {str(error).rstrip('.')}; {remedy}"
+        remedy = (entry.missing or usual).rstrip(".")
+        return f"the data set of {entry.label} is not available: {str(error).rstrip('.')}; {remedy}"
     return ""
 
 

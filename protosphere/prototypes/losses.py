@@ -169,19 +169,23 @@ def diversity(noise: Tensor, features: Tensor, labels: Tensor | None = None) -> 
     return torch.exp(-products.mean())
 
 
-def kernel_mmd(one: Tensor, other: Tensor, widths: int = 5, factor: float = 2.0) -> Tensor:
+KERNELS = 5
+KERNEL_STEP = 2.0  # the width of a kernel over that of the one before
+
+
+def kernel_mmd(one: Tensor, other: Tensor) -> Tensor:
     """Squared maximum mean discrepancy of two samples by a sum of Gaussian kernels (biased: all pairs); a scalar >= 0.
 
-    one: (n, d). other: (m, d). The kernels are exp(-||a - b||^2 / w); w goes in steps of `factor` around the mean
+    one: (n, d). other: (m, d). The kernels are exp(-||a - b||^2 / w); w goes in steps of KERNEL_STEP around the mean
     squared distance of two different rows of both samples, which has no gradient. Rows that are all equal give 0.
     """
     both = torch.cat([one, other])
     squares = (both.unsqueeze(1) - both).square().sum(dim=2)
     middle = squares.detach().sum() / (len(both) * (len(both) - 1))
     tiny = torch.finfo(squares.dtype).tiny
-    kernels = sum(
-        torch.exp(-squares / (middle * factor ** (step - widths // 2)).clamp(min=tiny)) for step in range(widths)
-    )
-    assert isinstance(kernels, Tensor)
+    kernels = torch.zeros_like(squares)
+    for step in range(KERNELS):
+        width = middle * KERNEL_STEP ** (step - KERNELS // 2)
+        kernels = kernels + torch.exp(-squares / width.clamp(min=tiny))
     n = len(one)
     return kernels[:n, :n].mean() + kernels[n:, n:].mean() - 2 * kernels[:n, n:].mean()

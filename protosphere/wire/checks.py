@@ -58,7 +58,9 @@ def text(most: int = LONGEST_TEXT) -> Kind:
 
 def list_of(kind: Kind, fewest: int = 0, most: int | None = None) -> Kind:
     """A list of values of one kind; by default, of any length."""
-    size = "" if most is None else f"{fewest} to {most} " if fewest < most else f"{most} "
+    size = ""
+    if most is not None:
+        size = f"{most} " if fewest == most else f"{fewest} to {most} "
     return Kind(
         f"a list of {size}values, each {kind.words}",
         lambda value: (

@@ -64,6 +64,7 @@ def write_run(folder, settings, accuracy, floor=0.5, validation=None):
         "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 300, "wire_down": 300}
         | {"evaluation_wire_up": 30, "evaluation_wire_down": 40},
         "seconds": 12.34,
+        "settings": settings,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
 

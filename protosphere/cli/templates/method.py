@@ -47,11 +47,11 @@ class Averages(m.ServerHalf):
         )  # a PrototypeSet: labels (k,), vectors (k, d)
         if state:
             averages = m.prototypes_of_state(state)  # the PrototypeSet that `as_state` made of the last round
-            before, known = averages.table(self.num_classes)  # (K, d), and (K,) bool: the classes that have one
+            before, present = averages.table(self.num_classes)  # (K, d), and (K,) bool: the classes that have one
             memory = self.options[MyMethodSettings].memory
             moved = memory * before[means.labels] + (1 - memory) * means.vectors
             # a class that is seen for the first time has nothing to remember
-            fresh = means.with_vectors(torch.where(known[means.labels].unsqueeze(1), moved, means.vectors))
+            fresh = means.with_vectors(torch.where(present[means.labels].unsqueeze(1), moved, means.vectors))
             averages = averages.updated_by(fresh)  # a class that nobody sent this time stays as it was
         else:
             averages = means
@@ -71,9 +71,9 @@ class Cosine(m.PullObjective):
         plain = cross_entropy(state.module.classify(z), batch.labels)
         if state.table is None:  # nothing has come yet
             return m.Loss(total=plain, parts={"cross-entropy": plain}, features=z)
-        averages, known = state.table  # (K, d), and (K,) bool: the classes that have one
+        averages, present = state.table  # (K, d), and (K,) bool: the classes that have one
         distances = 1 - cosine_similarity(z, averages[batch.labels])  # (b,)
-        pull = (distances * known[batch.labels]).mean()  # 0 for samples of a class without an average
+        pull = (distances * present[batch.labels]).mean()  # 0 for samples of a class without an average
         total = plain + self.options[MyMethodSettings].weight * pull
         # the total is minimised; the parts, unweighted, stand among the figures of a round
         return m.Loss(total=total, parts={"cross-entropy": plain, "cosine": pull}, features=z)
