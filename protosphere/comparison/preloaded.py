@@ -9,8 +9,9 @@ from contextlib import suppress
 from protosphere.core.startup import uncollected
 
 ROOMS = ("core", "prototypes", "wire", "record", "data", "models", "strategies", "client_app", "server_app", "launch")
-# what a run loads late
-LIBRARIES = ("pandas", "pyarrow.parquet", "scipy.optimize", "safetensors.torch")
+# what a run loads late, and what a trial starts with
+LATER = ("pandas", "pyarrow.parquet", "pyarrow.pandas_compat", "scipy.optimize", "safetensors.torch")
+LATER += ("torch.nested._internal.nested_tensor", "protosphere.comparison.execution")
 # torchvision brings torch's compiler, whose objects make every process' end long
 LATE = "protosphere.models.vision"
 
@@ -22,7 +23,9 @@ with uncollected():
             with suppress(ImportError):
                 if _module.name != LATE:
                     importlib.import_module(_module.name)
-    for _library in LIBRARIES:
-        importlib.import_module(_library)
+    for _name in LATER:
+        importlib.import_module(_name)
+    # all trials of a comparison run this code: its versions, and git's answer, are asked for once
+    importlib.import_module("protosphere.record.summary").versions()
 # garbage is searched for among each run's own objects alone, and no page of these is copied for it
 gc.freeze()
