@@ -137,7 +137,7 @@ class Processes:
         is_linux = sys.platform == "linux"
         self._context: Any = multiprocessing.get_context("forkserver" if is_linux else "spawn")
         if is_linux:
-            self._context.set_forkserver_preload(["protosphere.comparison.preloaded"])
+            self._context.set_forkserver_preload(["protosphere.launch.preloaded"])
 
     def start(self, order: Order, place: int) -> Any:
         """Start an order in a process of its own."""
