@@ -91,8 +91,7 @@ def run(
         models: names separated by commas, a class, a function, a torch module, or a list of these, assigned to clients
             in turn; "" for models that fit the data.
         clients: the number of simulated clients; None for the setting `clients`, or 10.
-        workers: the number of processes for clients; 1 is this process. With more, a script needs
-            `if __name__ == "__main__":`.
+        workers: the number of processes for clients; 1 is this process.
         preset: the name of a preset, which has the settings of a paper's experiment.
         resume: continue a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
         trust: with `resume`: whether code in the folder may be run.

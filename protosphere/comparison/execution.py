@@ -1,15 +1,12 @@
 """Runs the trials of a comparison, several at a time, each in a process of this machine or as a task of a Ray
 cluster."""
 
-import multiprocessing
 import os
 import socket
-import sys
 import time
 import traceback
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,10 @@ from protosphere.comparison.trials import Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.home import discard_stores
 from protosphere.core.text import duration, one_line
-from protosphere.launch.grid import end_with_parent, run_in_process
+from protosphere.launch.grid import run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Node, count_tasks, join
+from protosphere.launch.workers import begin_worker, without_main_module, worker_context
 from protosphere.server_app.status import USER_ERRORS
 
 OUTPUT = "output.log"
@@ -126,25 +124,19 @@ def _gpus() -> list[str]:
 
 
 class Processes:
-    """Processes of this machine, a new one for each trial; all end with the process that started them.
-
-    On Linux each is forked from a server that has already imported what a run needs.
-    """
+    """Processes of this machine, a new one for each trial; all end with the process that started them."""
 
     def __init__(self, places: Sequence[Mapping[str, str]]):
         self.jobs = len(places)
         self._places = places
-        is_linux = sys.platform == "linux"
-        self._context: Any = multiprocessing.get_context("forkserver" if is_linux else "spawn")
-        if is_linux:
-            self._context.set_forkserver_preload(["protosphere.launch.preloaded"])
+        self._context = worker_context(__name__)
 
     def start(self, order: Order, place: int) -> Any:
         """Start an order in a process of its own."""
         receiver, sender = self._context.Pipe(duplex=False)
         environment = os.environ | self._places[place]
         process = self._context.Process(target=_perform_in_child, args=(order, environment, sender))
-        with _without_main_module():
+        with without_main_module():
             process.start()
         sender.close()
         return process, receiver, order
@@ -176,24 +168,11 @@ def _perform_in_child(order: Order, environment: Mapping[str, str], sender: Any)
     # a terminal's Ctrl-C is for the comparison
     if hasattr(os, "setsid"):
         os.setsid()
-    end_with_parent()
-    os.environ.clear()
-    os.environ.update(environment)
+    begin_worker(environment)
     output = os.open(Path(order.place) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
     sender.send(perform(order))
-
-
-@contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Keep multiprocessing from importing the main module into a process: a user's script would compare again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 class Tasks:

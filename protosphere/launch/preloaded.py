@@ -1,5 +1,5 @@
-"""What the server that trials are forked from has loaded: the program and its libraries. Nothing of it begins a thread
-of Python's, or takes a GPU."""
+"""What the server that workers and trials are forked from has loaded: the program and its libraries. Nothing of it
+begins a thread of Python's, or takes a GPU."""
 
 import gc
 import importlib
@@ -9,9 +9,15 @@ from contextlib import suppress
 from protosphere.core.startup import uncollected
 
 ROOMS = ("core", "prototypes", "wire", "record", "data", "models", "strategies", "client_app", "server_app", "launch")
-# what a run loads late, and what a trial starts with
-LATER = ("pandas", "pyarrow.parquet", "pyarrow.pandas_compat", "scipy.optimize", "safetensors.torch")
-LATER += ("torch.nested._internal.nested_tensor", "protosphere.comparison.execution")
+# what a run loads late
+LIBRARIES = (
+    "pandas",
+    "pyarrow.parquet",
+    "pyarrow.pandas_compat",
+    "scipy.optimize",
+    "safetensors.torch",
+    "torch.nested._internal.nested_tensor",
+)
 # torchvision brings torch's compiler, whose objects make every process' end long
 LATE = "protosphere.models.vision"
 
@@ -23,8 +29,8 @@ with uncollected():
             with suppress(ImportError):
                 if _module.name != LATE:
                     importlib.import_module(_module.name)
-    for _name in LATER:
-        importlib.import_module(_name)
+    for _library in LIBRARIES:
+        importlib.import_module(_library)
     # all trials of a comparison run this code: its versions, and git's answer, are asked for once
     importlib.import_module("protosphere.record.summary").versions()
 # garbage is searched for among each run's own objects alone, and no page of these is copied for it

@@ -258,16 +258,15 @@ def run(workers):
     print(made.folder)
 
 
-if __name__ == "__main__":
-    print(data.NAME)
-    run(1)
-    run(2)
+print(data.NAME)
+run(1)
+run(2)
 """
 
 
 @pytest.mark.integration
 def test_a_script_beside_folders_of_our_names_prints_its_lines_and_has_workers_of_ours(tmp_path):
-    """And the import alone loads nothing."""
+    """And the import alone loads nothing, and no worker runs the script again."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
     (tmp_path / "mine.py").write_text(SCRIPT)
@@ -275,6 +274,7 @@ def test_a_script_beside_folders_of_our_names_prints_its_lines_and_has_workers_o
     assert ran.returncode == 0, ran.stderr
     first, *printed = ran.stdout.splitlines()
     assert first == "theirs"
+    assert first not in printed
     one, two = (protosphere.load(line) for line in printed if line.startswith("/"))
     lines = [line for line in printed if line.startswith("round ")]
     for number, line in enumerate(lines):

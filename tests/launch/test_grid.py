@@ -1,13 +1,13 @@
 """The in-process grid answers as Flower's own would: errors as error replies, the same from worker processes."""
 
 import os
-from multiprocessing import get_context
 
 import pytest
 from flwr.app import Message, RecordDict
 
 from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.workers import worker_context
 from protosphere.strategies import known_settings
 from tests.conftest import QUICK
 from tests.integration.watched import alive, descendants
@@ -89,11 +89,10 @@ def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
 
 
 def test_workers_do_not_outlive_a_killed_run():
-    # a fork has loaded torch already
-    fork = get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
+    context = worker_context()
+    receiver, sender = context.Pipe(duplex=False)
     more = {"clients": 4, "workers": 2, "show": sender.send}
-    process = fork.Process(target=run_in_process, args=(QUICK | {"rounds": 1000},), kwargs=more)
+    process = context.Process(target=run_in_process, args=(QUICK | {"rounds": 1000},), kwargs=more)
     process.start()
     sender.close()
     try:
