@@ -1,6 +1,7 @@
 """`protosphere run`: checks the settings, runs, and reports the result."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -97,18 +98,27 @@ def run(
         if gpus_per_client is not None:
             options += ["--gpus-per-client", str(gpus_per_client)]
         options += ["--trust"] * trust + ["--verbose"] * verbose
-        if folder is None and place.kind == "superlink":
-            # on the other machine a resumed run is known by the name in `--resume`
-            name = resume or outcome.flower_run
-            # its settings are there, and are given again
-            options += ["-c", _as_assignments(run_plan)]
-        else:
-            name = str(folder) if folder is not None and (folder / "checkpoint.safetensors").exists() else ""
-            # a run's folder has the settings with which it began
-            options += [word for text in (settings or []) if resume for word in ("-c", text)]
-        resume_command = ["protosphere", "run", *options, "--resume", name] if name else []
+        words = _resume_words(outcome, run_plan, place, resume, settings or [])
         code = FAILED if place.is_here or outcome.flower_run else BAD_INPUT
-        _end_failed(outcome, resume_command, KILLED + outcome.signal if outcome.signal else code)
+        code = KILLED + outcome.signal if outcome.signal else code
+        _end_failed(outcome, ["protosphere", "run", *options, *words] if words else [], code)
+
+
+def _resume_words(
+    outcome: "Outcome", run_plan: "Plan", place: Place, resume: str, settings: Sequence[str]
+) -> list[str]:
+    """The words of a command that say which run it continues, with which settings; none if there is nothing to
+    continue."""
+    folder = outcome.folder
+    if folder is None and place.kind == "superlink":
+        # on the other machine a resumed run is known by the name in `--resume`, and its settings are given again
+        name = resume or outcome.flower_run
+        return ["-c", _as_assignments(run_plan), "--resume", name] if name else []
+    if folder is None or not (folder / "checkpoint.safetensors").exists():
+        return []
+    # a run's folder has the settings with which it began
+    again = [word for text in settings for word in ("-c", text)] if resume else []
+    return [*again, "--resume", str(folder)]
 
 
 def _run_here(run_plan: "Plan", place: Place) -> "Outcome":

@@ -93,7 +93,6 @@ def launch(
     app: Path = ROOT,
     connection: str = "",
     ray: str = "",
-    opened: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome:
     """Run a Flower app, in a simulation or on the nodes of a SuperLink, and wait for its end. No process is left
     behind, not even if this one is killed; SIGINT, SIGTERM and SIGHUP stop the run.
@@ -110,7 +109,6 @@ def launch(
         connection: the name of a SuperLink's connection in Flower's configuration; "" for a simulation over a SuperLink
             of our own. The three numbers above are for a simulation only.
         ray: the address of the Ray cluster for a simulation; "" for a Ray of our own. `nodes_at` lists its nodes.
-        opened: called with the run's folder as soon as there is one on this machine.
     """
     federation = ""
     if not connection:
@@ -120,30 +118,14 @@ def launch(
     lines: list[str] = []
     number = 0
     resumed = Path(str(run_config.get("resume", "")))
-    folder = resumed if resumed.is_absolute() and resumed.is_dir() else None
-    if folder is not None:
-        opened(folder)
     # not TMPDIR: Ray puts Unix sockets below it, whose paths must be short
     scratch = Path(tempfile.mkdtemp(prefix="protosphere-", dir="/tmp"))
     superlink = SuperLink(scratch, connection, ray)
 
     def find_folder() -> Path | None:
-        nonlocal folder
-        if folder is None:
-            folder = find_flower_run(superlink.flower_run, results, NEWEST)
-            if folder is not None:
-                opened(folder)
-        return folder
-
-    def hear(line: str) -> None:
-        lines.append(line)
-        # only at the start of a line: output of clients begins with their worker's name
-        if line.startswith((PREFIX, PREFIX_OF_ERRORS)):
-            find_folder()
-        if verbose:
-            show(line)
-        elif line.startswith(PREFIX):
-            show(line.removeprefix(PREFIX))
+        if resumed.is_absolute() and resumed.is_dir():
+            return resumed
+        return find_flower_run(superlink.flower_run, results, NEWEST)
 
     try:
         with interruptible() as deafen:
@@ -152,7 +134,12 @@ def launch(
                 superlink.start()
                 superlink.submit(bundle, packed(run_config), federation)
                 for line in superlink.stream():
-                    hear(line)
+                    lines.append(line)
+                    if verbose:
+                        show(line)
+                    # only at the start of a line: output of clients begins with their worker's name
+                    elif line.startswith(PREFIX):
+                        show(line.removeprefix(PREFIX))
                 message = describe_end(*superlink.status(), lines, find_folder())
             except Interrupted as interruption:
                 number = interruption.number
@@ -169,10 +156,8 @@ def launch(
                 message = describe_stop(Interrupted(number).name, find_folder())
             if stop_command:
                 message = f"the run could not be stopped and may still be running: try `{stop_command}`."
-            # a run without a round removes its folder
+            # None if the run has ended without a round, and has removed its folder
             folder = find_folder()
-            if folder is not None and not folder.is_dir():
-                folder = None
             if folder is not None:
                 text = "".join(f"{line}\n" for line in lines)
                 append_log(folder / "run.log", text + superlink.log() if message else text)

@@ -192,7 +192,7 @@ def write_runs(results):
 def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
     settings, number, app, tmp_path, home, staged
 ):
-    results, opened, folders = tmp_path / "results", [], []
+    results, folders = tmp_path / "results", []
     write_runs(results)
 
     def submit(self, *_):
@@ -202,9 +202,9 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
 
     staged(submit=submit)
     settings = {name: value.format(old=results / "old") for name, value in settings.items()}
-    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
+    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app)
     folder = results / ("new" if number == "8" else "old")
-    assert (outcome.folder, outcome.message, opened) == (folder, "no.", [folder])
+    assert (outcome.folder, outcome.message) == (folder, "no.")
     assert not folders[0].exists()
 
 
