@@ -4,7 +4,7 @@
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 
-pi_iy is a client's share among the holders of y in S. Uploads are read twice, one at a time: for the sums, and for the
+pi_iy is 1 / |N_y in S|, the same for all holders of y. Uploads are read twice, one at a time: for the sums, and for the
 heads, which stay in memory while G is trained.
 """
 
@@ -51,7 +51,7 @@ class GeneratedBatch(NamedTuple):
 
 
 class Teachers(NamedTuple):
-    """The heads of a round, weights (s, K, d) and biases (s, K), and the weight of each per class, (s, K)."""
+    """The heads of a round, weights (s, K, d) and biases (s, K), and which classes each has, (s, K)."""
 
     weights: Tensor
     biases: Tensor
@@ -110,13 +110,10 @@ class GeneratorServer(AveragedWeights):
         raise NotImplementedError(f"{type(self).__name__} does not define its generator's loss")
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
-        """The weight of a client in each class, (K,) float32, before a class's weights are normalised to sum to 1: n_iy
-        if the client sent its class counts, else 1."""
-        class_weights = torch.zeros(self.num_classes)
-        class_weights[list(identity.classes)] = torch.tensor(
-            identity.class_counts or [1.0] * len(identity.classes)
-        ).float()
-        return class_weights
+        """The classes that a client has, (K,) float32: 1 or 0."""
+        has_class = torch.zeros(self.num_classes)
+        has_class[list(identity.classes)] = 1.0
+        return has_class
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Check that every client has the server's G, and a head that the server can run."""
@@ -172,8 +169,7 @@ class GeneratorServer(AveragedWeights):
         server_round: int,
     ) -> Tensor:
         """Train G in place; returns the last step's loss."""
-        # with `client-weights` "equal", all samples of a class may count as less than one
-        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
+        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
         reported = teachers.held.any(dim=0).nonzero().flatten()
         generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)

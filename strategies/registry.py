@@ -234,7 +234,7 @@ METHODS = {
     "fedgen": Entry(
         HEAD,
         "Zhu et al., ICML 2021",
-        up="its classifier's weights (all weights for `all`, class counts for `samples`)",
+        up="its classifier's weights (all weights for `all`)",
         down="their mean over all architectures, and a generator of features",
         cost="server: training",
     ),

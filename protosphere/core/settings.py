@@ -411,6 +411,7 @@ GONE = {
     "fedavg.weighting": '`client-weights` "equal" counts all clients alike',
     **dict.fromkeys(("fednh.weighting", "fedmrl.weighting"), "all clients count alike"),
     "fedpa.weighting": "all clients' prototypes count alike",
+    "fedgen.weighting": "all clients that have a class count alike",
     "fednh.start": "prototypes start with orthonormal rows",
     "fedtgp.server-momentum": "the server's SGD has no momentum, as in the paper",
     "fedcgs.covariance": "the covariance is pooled within classes",

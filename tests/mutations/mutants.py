@@ -511,8 +511,8 @@ MUTANTS = {
     ),
     "rows in the identity under privacy": Mutant(
         C + "private_client.py",
-        "class_counts=(), rows=())",
-        "class_counts=())",
+        "classes=all_classes, rows=())",
+        "classes=all_classes)",
         "tests/client_app/test_private_client.py -k same_bytes",
     ),
     "an error that tells of rows": Mutant(
