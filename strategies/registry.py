@@ -141,7 +141,7 @@ METHODS = {
     "gfpl": Entry(
         MIXTURES,
         "Lu et al., 2026: [GFPL](https://arxiv.org/abs/2602.21873)",
-        up="Gaussian mixtures of the classes, every tenth round (class counts for `samples`)",
+        up="Gaussian mixtures of the classes, every tenth round",
         down="fused mixtures, the round after",
         cost="client: mixtures",
     ),

@@ -415,6 +415,9 @@ GONE = {
     "fednh.start": "prototypes start with orthonormal rows",
     "fedtgp.server-momentum": "the server's SGD has no momentum, as in the paper",
     "fedcgs.covariance": "the covariance is pooled within classes",
+    "gfpl.weighting": "components have their weights in the client's mixture, and no class counts are uploaded",
+    "fedpft.covariance": "a component has one variance for all dimensions",
+    "fedpft.aggregation": "where clients may lie, use `fedncm` with `fedncm.aggregation`",
     "fed3r.normalise": "weights keep their lengths, as in AFL",
     **dict.fromkeys(("fed3r.random-features", "fed3r.sigma"), "Fed3R works on the encoder's features"),
 }

@@ -34,7 +34,6 @@ CASES = [
     {"strategy": "fedpagr"},
     {"strategy": "fedproc"} | ENSEMBLE,
     MIXTURES | ENSEMBLE,
-    MIXTURES | {"gfpl.weighting": "samples"} | COUNTED,
 ]
 STORED = {"float32": "float32", "float16": "float16"}
 COMPONENTS = 4  # of a class at most

@@ -51,10 +51,9 @@ ROWS["gfpl"] |= OFTEN
 ROWS["fedtgp"] |= SERVER
 ROWS["tinyproto-ft"] |= SERVER
 ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
-ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"} | FEW["fedgen"]
-ROWS["fedpft of diagonal mixtures"] = ROWS["fedpft"] | {"fedpft.covariance": "diagonal", "fedpft.components": 2}
+ROWS["fedpft of two components"] = ROWS["fedpft"] | {"fedpft.components": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
