@@ -111,6 +111,10 @@ class Loss:
     parts: dict[str, Tensor]
     features: Tensor
 
+    def plus(self, name: str, term: Tensor, weight: float = 1.0) -> "Loss":
+        """This loss with one more weighted term."""
+        return Loss(self.total + weight * term, self.parts | {name: term}, self.features)
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -277,8 +281,7 @@ class Pulled(Objective):
         if state.table is None:
             return plain
         pull = prototype_pull(plain.features, batch.labels, *state.table, reduction=self.settings.prototype_loss)
-        total = plain.total + self.settings.prototype_weight * pull
-        return Loss(total, plain.parts | {"prototype-pull": pull}, plain.features)
+        return plain.plus("prototype-pull", pull, self.settings.prototype_weight)
 
 
 class PullObjective(Pulled):

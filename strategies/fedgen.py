@@ -78,8 +78,7 @@ class FedGenObjective(GeneratorObjective):
         generated = self.generated(state)
         kl = self._compute_divergence(state, batch.labels, plain.features)
         alpha, beta = _decayed(options.alpha, round_number), _decayed(options.beta, round_number)
-        total = plain.total + alpha * generated + beta * kl
-        return m.Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
+        return plain.plus("generated-cross-entropy", generated, alpha).plus("divergence", kl, beta)
 
     def _compute_divergence(self, state: m.ClientState, labels: Tensor, z: Tensor) -> Tensor:
         """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over samples whose class G knows."""

@@ -14,10 +14,8 @@ one at a time.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from protosphere import method as m
@@ -35,7 +33,7 @@ class FeSEMSettings:
         clusters: C, number of clusters.
     """
 
-    clusters: Annotated[int, Field(ge=1)] = 3
+    clusters: m.AtLeastOne = 3
 
 
 class FeSEM(AveragedWeights):

@@ -26,10 +26,8 @@ of a class that the client lacks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -69,7 +67,7 @@ class GFPLSettings:
     dual_classifier: bool = True
     dot_weight: m.NotNegative = 2.0
     cross_entropy_weight: m.NotNegative = 1.0
-    threshold: Annotated[float, Field(ge=0)] = 0.7
+    threshold: m.NotNegative = 0.7
     threshold_per_dimension: bool = True
     first_exchange: m.AtLeastOne = 10
     exchange_every: m.AtLeastOne = 10

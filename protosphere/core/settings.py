@@ -416,6 +416,7 @@ GONE = {
     "fedtgp.server-momentum": "the server's SGD has no momentum, as in the paper",
     "fedcgs.covariance": "the covariance is pooled within classes",
     "gfpl.weighting": "components have their weights in the client's mixture, and no class counts are uploaded",
+    "fraug.variant": "the distances are those that the authors use for digits",
     "fedpft.covariance": "a component has one variance for all dimensions",
     "fedpft.aggregation": "where clients may lie, use `fedncm` with `fedncm.aggregation`",
     "fed3r.normalise": "weights keep their lengths, as in AFL",
