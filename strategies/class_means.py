@@ -15,8 +15,9 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import class_centres
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, FirstUploads, OneExchange, OneExchangeObjective
+from protosphere.strategies.one_exchange import DOWN, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import upload_scale
 from protosphere.strategies.statistics import refute_means
 
@@ -77,14 +78,15 @@ class MeansServer(OneExchange):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Compute the classifier from all clients that have sent so far, each counted once."""
-        first_uploads = FirstUploads.of(m.PrototypeSet, state)
-        is_new = first_uploads.add(m.prototype_sets(uploads))
-        heard = first_uploads.by_client
+        stored = unpack_parts(m.PrototypeSet, state)
+        # a client's first upload counts
+        heard = m.prototype_sets(uploads) | stored
         figures = {"heard": len(heard)}
-        if not is_new:
+        if len(heard) == len(stored):
             return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
         scale = upload_scale(self.settings)
-        clients = [means.with_vectors(means.vectors / scale) for means in first_uploads.parts.values()]
+        # by ascending partition, so that the order of arrival has no effect
+        clients = [means.with_vectors(means.vectors / scale) for _, means in sorted(heard.items())]
         sums, counts = self.totals(clients)
         classes = counts.nonzero().flatten()
         # mu_c in the encoder's space
@@ -94,4 +96,4 @@ class MeansServer(OneExchange):
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
         downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
         warnings = self.warnings(heard, counts > 0, server_round)
-        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings, prototypes=prototypes)
+        return m.Outcome(pack_parts(heard), downloads, figures, warnings, prototypes=prototypes)

@@ -92,12 +92,11 @@ class FedGenObjective(GeneratorObjective):
 
 class FedGen(GeneratorServer):
     objective = FedGenObjective
+    kind = FedGenSettings
 
     def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
-        fedgen_options = options[FedGenSettings]
-        self.rate, self.steps = fedgen_options.server_rate, fedgen_options.server_steps
-        self.one_architecture = fedgen_options.share == "all"
+        self.one_architecture = options[FedGenSettings].share == "all"
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         weight = self.options[FedGenSettings].diversity

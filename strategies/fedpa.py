@@ -68,11 +68,8 @@ class FedPAObjective(GeneratorObjective):
 
 class FedPA(GeneratorServer):
     objective = FedPAObjective
+    kind = FedPASettings
     one_architecture = True
-
-    def __init__(self, settings: m.Settings, options: m.Options):
-        super().__init__(settings, options)
-        self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
         """1 for each class of which the client has sent a prototype."""

@@ -28,8 +28,9 @@ from torch.nn.functional import cross_entropy
 from protosphere import method as m
 from protosphere.models.seeded import drawn
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, FirstUploads, OneExchange, OneExchangeObjective
+from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, OneExchange, OneExchangeObjective
 
 MOST_DRAWS = 500_000  # most draws of all clients; if there are more samples, each class of each client gets its share
 BATCH = 32  # the baseline's batch size
@@ -82,12 +83,12 @@ class FedPFT(OneExchange):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Train the head on all clients that have sent so far, each counted once."""
-        first_uploads = FirstUploads.of(m.MixtureSet, state)
-        mixtures = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
-        is_new = first_uploads.add(mixtures)
-        heard, by_client = first_uploads.by_client, first_uploads.parts
+        stored = unpack_parts(m.MixtureSet, state)
+        # a client's first upload counts; by ascending partition, so that the order of arrival has no effect
+        heard = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()} | stored
+        by_client = dict(sorted(heard.items()))
         figures: dict[str, int | float] = {"heard": len(heard)}
-        if not is_new:
+        if len(heard) == len(stored):
             return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
         # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in by_client.values())
@@ -99,7 +100,7 @@ class FedPFT(OneExchange):
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
         downloads, warnings = {m.EVERYONE: {CLASSIFIER: classifier}}, self.warnings(heard, present, server_round)
-        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings)
+        return m.Outcome(pack_parts(heard), downloads, figures, warnings)
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """Draw as many features of each class as the client has samples, or a fixed share of that, at least one; a

@@ -11,7 +11,7 @@ heads, which stay in memory while G is trained.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,12 +98,11 @@ class GeneratorServer(AveragedWeights):
 
     Attributes:
         objective: the client half, which knows G's sizes.
-        rate, steps: of Adam: its learning rate in round 1, and its steps per round.
+        kind: the method's settings, with `server_rate`, Adam's learning rate in round 1, and `server_steps` per round.
     """
 
     objective: type[GeneratorObjective]
-    rate: float
-    steps: int
+    kind: type[Any]
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """The loss of a generated batch, to be minimised."""
@@ -129,7 +128,7 @@ class GeneratorServer(AveragedWeights):
         seed = shared_seed(self.settings.seed, GENERATOR)
         new = partial(self.objective.new_generator, self.options, self.num_classes, self.dim)
         generator = drawn(seed, new)
-        rate = self.rate * DECAY ** (server_round - 1)
+        rate = self.options[self.kind].server_rate * DECAY ** (server_round - 1)
         optimiser = torch.optim.Adam(generator.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
         if state:
             generator.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in generator.state_dict()})
@@ -174,7 +173,7 @@ class GeneratorServer(AveragedWeights):
         generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)
         loss = torch.zeros(())
-        for _ in range(self.steps):
+        for _ in range(self.options[self.kind].server_steps):
             labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
             noise = generator.noise(BATCH, draw)
             features = generator(noise, labels)

@@ -17,8 +17,7 @@ Protosphere), because these methods promise the classifier of all samples; `<met
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +32,6 @@ DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # after so many times 1 / fraction rounds, one client in twenty has never been sampled
 MOST_NAMES = 10  # names listed in a sentence
 SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that a classifier's part `known` needs
-P = TypeVar("P", bound=m.ClassVectors)
 
 
 def some_of(names: Sequence[object]) -> str:
@@ -173,48 +171,6 @@ class OneExchange(m.CheckedServer):
                 reason = f": each has fewer samples of every class than {setting}; lower it"
             warnings.append(f"no client sent a class, so there is no shared classifier{reason}.")
         return tuple(warnings)
-
-
-@dataclass
-class FirstUploads(Generic[P]):
-    """The first upload of each client, as stored in the method's state.
-
-    Attributes:
-        kind: the type of the parts.
-        by_client: partition -> its part with class counts, in order of arrival.
-    """
-
-    kind: type[P]
-    by_client: dict[int, P]
-
-    @classmethod
-    def of(cls, kind: type[P], state: m.State) -> "FirstUploads[P]":
-        """From a state; empty if the state has no uploads."""
-        by_client, start = {}, 0
-        sizes = state["sizes"].tolist() if state else []
-        for partition, size in zip(state["heard"].tolist() if state else [], sizes, strict=True):
-            fields = {name: state[name][start : start + size] for name in state if name not in ("heard", "sizes")}
-            by_client[partition] = kind.from_fields(fields)
-            start += size
-        return cls(kind, by_client)
-
-    def add(self, uploads: Mapping[int, P]) -> bool:
-        """Add uploads of clients that had none; returns whether there was one."""
-        fresh = {partition: part for partition, part in uploads.items() if partition not in self.by_client}
-        self.by_client |= fresh
-        return bool(fresh)
-
-    def as_state(self) -> m.State:
-        """Inverse of `of`."""
-        parts = [part.fields() for part in self.by_client.values()]
-        sizes = torch.tensor([len(part) for part in self.by_client.values()], dtype=torch.int64)
-        state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return state | {"heard": torch.tensor(list(self.by_client), dtype=torch.int64), "sizes": sizes}
-
-    @property
-    def parts(self) -> dict[int, P]:
-        """In ascending order of partitions, so that the order of arrival has no effect."""
-        return dict(sorted(self.by_client.items()))
 
 
 # The row that methods of this family start from; each replaces what differs.
