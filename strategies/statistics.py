@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW, class_centres
+from protosphere.strategies.by_client import CLIENTS, SIZES, pack_parts, unpack_parts
 from protosphere.strategies.one_exchange import OneExchange
 
 ROUNDING = 1e-3  # tolerance for the norm of a unit vector after rounding on the wire
@@ -122,14 +123,13 @@ def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], l
 
 def statistics_of(state: m.State) -> dict[int, Statistics]:
     """Partition -> its statistics, as stored by `state_of`; partitions without samples are missing."""
-    clients: dict[int, Statistics] = {}
-    if not state:
-        return clients
-    for partition, half in zip(state["partitions"].tolist(), state["scatters"], strict=True):
-        is_of_client = state["owner"] == partition
-        means = m.PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
-        clients[partition] = Statistics(means, state["shares"][is_of_client], from_half(half))
-    return clients
+    if CLIENTS not in state:
+        return {}
+    packed = {name: state[name] for name in (CLIENTS, SIZES, "labels", "vectors")}
+    means = unpack_parts(m.PrototypeSet, packed)
+    weights = state["shares"].split(state[SIZES].tolist())
+    clients = zip(means, weights, state["scatters"], strict=True)
+    return {partition: Statistics(means[partition], shares, from_half(half)) for partition, shares, half in clients}
 
 
 def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled) -> m.State:
@@ -138,21 +138,17 @@ def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled
     Args:
         heard: the partitions that have answered, including those without samples.
     """
-    state = {"heard": torch.tensor(heard, dtype=torch.int64)}
-    dim = len(pooled.moment)
-    owner = [torch.full((len(client.means),), partition) for partition, client in clients.items()]
-    return state | {
-        "partitions": torch.tensor(list(clients), dtype=torch.int64),
-        "owner": torch.cat([torch.zeros(0, dtype=torch.int64), *owner]),
-        "labels": torch.cat([torch.zeros(0, dtype=torch.int64), *(client.means.labels for client in clients.values())]),
-        "vectors": torch.cat([torch.zeros(0, dim), *(client.means.vectors for client in clients.values())]),
-        "shares": torch.cat([torch.zeros(0).double(), *(client.weights for client in clients.values())]),
-        "scatters": torch.cat(
-            [torch.zeros(0, dim * (dim + 1) // 2).double(), *(to_half(client.scatter) for client in clients.values())]
-        ),
-        "sums": pooled.sums,
-        "weights": pooled.weights,
-    }
+    state = {"heard": torch.tensor(heard, dtype=torch.int64), "sums": pooled.sums, "weights": pooled.weights}
+    if not clients:
+        return state
+    return (
+        state
+        | pack_parts({partition: client.means for partition, client in clients.items()})
+        | {
+            "shares": torch.cat([client.weights for client in clients.values()]),
+            "scatters": torch.cat([to_half(client.scatter) for client in clients.values()]),
+        }
+    )
 
 
 def to_half(matrix: Tensor) -> Tensor:
