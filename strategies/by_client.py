@@ -1,6 +1,7 @@
 """Parts of several clients as a method's state, in few tensors whatever their number."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TypeVar
 
 import torch
@@ -20,12 +21,15 @@ def pack_parts(by_client: Mapping[int, P]) -> m.State:
 
 
 def unpack_parts(kind: type[P], state: m.State) -> dict[int, P]:
-    """Inverse of `pack_parts`; nothing of an empty state."""
+    """Inverse of `pack_parts`; other entries of the state are ignored, and one without parts gives none."""
     by_client: dict[int, P] = {}
+    if CLIENTS not in state:
+        return by_client
+    # all parts are dataclasses, but their base is not
+    names = [entry.name for entry in fields(kind) if entry.name in state]  # type: ignore[arg-type]
     start = 0
-    for partition, size in zip(state[CLIENTS].tolist(), state[SIZES].tolist(), strict=True) if state else ():
+    for partition, size in zip(state[CLIENTS].tolist(), state[SIZES].tolist(), strict=True):
         rows = slice(start, start + size)
         start = rows.stop
-        fields = {name: tensor[rows] for name, tensor in state.items() if name not in (CLIENTS, SIZES)}
-        by_client[partition] = kind.from_fields(fields)
+        by_client[partition] = kind.from_fields({name: state[name][rows] for name in names})
     return by_client

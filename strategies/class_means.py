@@ -76,17 +76,11 @@ class MeansServer(OneExchange):
         """Refuse means of unit vectors outside the unit ball; those of a release are noisy and may lie there."""
         return "" if self.settings.privacy != "none" else refute_means(m.prototypes_of(upload))
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute the classifier from all clients that have sent so far, each counted once."""
-        stored = unpack_parts(m.PrototypeSet, state)
-        # a client's first upload counts
-        heard = m.prototype_sets(uploads) | stored
-        figures = {"heard": len(heard)}
-        if len(heard) == len(stored):
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        by_client = unpack_parts(m.PrototypeSet, state) | m.prototype_sets(uploads)
         scale = upload_scale(self.settings)
         # by ascending partition, so that the order of arrival has no effect
-        clients = [means.with_vectors(means.vectors / scale) for _, means in sorted(heard.items())]
+        clients = [means.with_vectors(means.vectors / scale) for _, means in sorted(by_client.items())]
         sums, counts = self.totals(clients)
         classes = counts.nonzero().flatten()
         # mu_c in the encoder's space
@@ -95,5 +89,4 @@ class MeansServer(OneExchange):
         weight, bound = self.weights(clients, sums, counts), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
         downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
-        warnings = self.warnings(heard, counts > 0, server_round)
-        return m.Outcome(pack_parts(heard), downloads, figures, warnings, prototypes=prototypes)
+        return m.Outcome(pack_parts(by_client), downloads, prototypes=prototypes), counts > 0

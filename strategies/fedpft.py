@@ -81,26 +81,22 @@ class FedPFT(OneExchange):
             return f"it holds more components of {self.class_word(label)} than samples"
         return ""
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Train the head on all clients that have sent so far, each counted once."""
-        stored = unpack_parts(m.MixtureSet, state)
-        # a client's first upload counts; by ascending partition, so that the order of arrival has no effect
-        heard = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()} | stored
-        by_client = dict(sorted(heard.items()))
-        figures: dict[str, int | float] = {"heard": len(heard)}
-        if len(heard) == len(stored):
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        """Train the head on all clients that have sent so far."""
+        by_client = unpack_parts(m.MixtureSet, state)
+        by_client |= {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
         # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in by_client.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        draws = [self._draw(partition, mixtures, share) for partition, mixtures in by_client.items()]
+        # by ascending partition, so that the order of arrival has no effect
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in sorted(by_client.items())]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
-        head, figures["head_loss"] = self._train_head(features, labels)
+        head, loss = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
-        downloads, warnings = {m.EVERYONE: {CLASSIFIER: classifier}}, self.warnings(heard, present, server_round)
-        return m.Outcome(pack_parts(heard), downloads, figures, warnings)
+        downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
+        return m.Outcome(pack_parts(by_client), downloads, {"head_loss": loss}), present
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """Draw as many features of each class as the client has samples, or a fixed share of that, at least one; a

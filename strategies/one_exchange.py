@@ -17,6 +17,7 @@ Protosphere), because these methods promise the classifier of all samples; `<met
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from protosphere.strategies.weights import refuse_other_layouts
 DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # after so many times 1 / fraction rounds, one client in twenty has never been sampled
 MOST_NAMES = 10  # names listed in a sentence
+HEARD = "heard"  # entry of the state, and metric: the clients that have sent, in order of arrival
 SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that a classifier's part `known` needs
 
 
@@ -92,7 +94,7 @@ class OneExchangeObjective(m.SpaceObjective):
 
 
 class OneExchange(m.CheckedServer):
-    """Server half: tracks which clients have sent, and warns of the others.
+    """Server half: each client's first upload counts; warns of clients that have sent none.
 
     Attributes:
         objective: the client half, which knows the layouts and when clients send.
@@ -141,6 +143,30 @@ class OneExchange(m.CheckedServer):
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """Uploads in the first rounds only."""
         return up if server_round <= self.last_round else ()
+
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        """The classifier of all clients that have sent so far, and the classes that some client has sent, (K,) bool.
+
+        Args:
+            uploads: of clients that had not sent before; at least one.
+        """
+        raise NotImplementedError
+
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+        """Learn from new clients; otherwise the last classifier stays."""
+        heard = state[HEARD].tolist() if state else []
+        fresh = {partition: upload for partition, upload in uploads.items() if partition not in heard}
+        heard += fresh
+        figures = {HEARD: len(heard)}
+        if not fresh:
+            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+        outcome, present = self.learn(fresh, state)
+        return replace(
+            outcome,
+            state={HEARD: torch.tensor(heard, dtype=torch.int64), **outcome.state},
+            figures={**figures, **outcome.figures},
+            warnings=self.warnings(heard, present, server_round),
+        )
 
     def is_last(self, server_round: int) -> bool:
         """Whether no client will send after this round, or the run ends with it."""
