@@ -50,14 +50,6 @@ class GeneratedBatch(NamedTuple):
     teacher_loss: Tensor
 
 
-class Teachers(NamedTuple):
-    """The heads of a round, weights (s, K, d) and biases (s, K), and which classes each has, (s, K)."""
-
-    weights: Tensor
-    biases: Tensor
-    held: Tensor
-
-
 class GeneratorObjective(SharedObjective):
     """Client half: holds G next to the model."""
 
@@ -124,7 +116,6 @@ class GeneratorServer(AveragedWeights):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         averaged = super().aggregate(uploads, state, server_round)
-        teachers = self._collect_teachers(uploads)
         seed = shared_seed(self.settings.seed, GENERATOR)
         new = partial(self.objective.new_generator, self.options, self.num_classes, self.dim)
         generator = drawn(seed, new)
@@ -133,7 +124,7 @@ class GeneratorServer(AveragedWeights):
         if state:
             generator.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in generator.state_dict()})
             restore_optimiser(optimiser, state, "optimiser")
-        loss = self._train(generator, optimiser, teachers, state, server_round)
+        loss = self._train(generator, optimiser, uploads, state, server_round)
         try:
             check_tensors(dict(of_generator(generator).tensors), self.settings.max_prototype_norm)
         except MessageError as error:
@@ -150,26 +141,24 @@ class GeneratorServer(AveragedWeights):
         figures = {**averaged.figures, "generator_loss": float(loss)}
         return replace(averaged, state={**averaged.state, **tensors}, downloads=downloads, figures=figures)
 
-    def _collect_teachers(self, uploads: Mapping[int, m.Payload]) -> Teachers:
-        weights, biases, class_weights = [], [], []
-        for partition, upload in uploads.items():
-            head = m.weights_of(upload, HEAD)
-            weights.append(head.tensors[PREFIX[HEAD] + "weight"])
-            biases.append(head.tensors[PREFIX[HEAD] + "bias"])
-            class_weights.append(self.holding(upload, self.identities[partition]))
-        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(class_weights))
-
     def _train(
         self,
         generator: Generator,
         optimiser: torch.optim.Optimizer,
-        teachers: Teachers,
+        uploads: Mapping[int, m.Payload],
         state: m.State,
         server_round: int,
     ) -> Tensor:
-        """Train G in place; returns the last step's loss."""
-        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
-        reported = teachers.held.any(dim=0).nonzero().flatten()
+        """Train G in place on the heads of the uploads; returns the last step's loss."""
+        heads, holders = [], []
+        for partition, upload in uploads.items():
+            heads.append(m.weights_of(upload, HEAD).tensors)
+            holders.append(self.holding(upload, self.identities[partition]))
+        weights = torch.stack([head[PREFIX[HEAD] + "weight"] for head in heads])
+        biases = torch.stack([head[PREFIX[HEAD] + "bias"] for head in heads])
+        has_class = torch.stack(holders)
+        shares = has_class / has_class.sum(dim=0).clamp(min=1)
+        reported = has_class.any(dim=0).nonzero().flatten()
         generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)
         loss = torch.zeros(())
@@ -177,7 +166,7 @@ class GeneratorServer(AveragedWeights):
             labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
             noise = generator.noise(BATCH, draw)
             features = generator(noise, labels)
-            logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
+            logits = torch.einsum("bd,skd->sbk", features, weights) + biases.unsqueeze(1)
             losses = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
             teacher_loss = (losses.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
             loss = self.criterion(GeneratedBatch(noise, labels, features, teacher_loss), state, server_round)

@@ -36,12 +36,6 @@ HEARD = "heard"  # entry of the state, and metric: the clients that have sent, i
 SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that a classifier's part `known` needs
 
 
-def some_of(names: Sequence[object]) -> str:
-    """The first few names for a sentence, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
-
-
 class OneExchangeObjective(m.SpaceObjective):
     """Client half: it trains like `local`, unless a method overrides that.
 
@@ -156,7 +150,7 @@ class OneExchange(m.CheckedServer):
         """Learn from new clients; otherwise the last classifier stays."""
         heard = state[HEARD].tolist() if state else []
         fresh = {partition: upload for partition, upload in uploads.items() if partition not in heard}
-        heard += fresh
+        heard = [*heard, *fresh]
         figures = {HEARD: len(heard)}
         if not fresh:
             return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
@@ -168,10 +162,6 @@ class OneExchange(m.CheckedServer):
             warnings=self.warnings(heard, present, server_round),
         )
 
-    def is_last(self, server_round: int) -> bool:
-        """Whether no client will send after this round, or the run ends with it."""
-        return server_round >= min(self.settings.rounds, self.last_round)
-
     def warnings(self, heard: Collection[int], present: Tensor | None, server_round: int) -> tuple[str, ...]:
         """Warn, once no client will send any more, of clients that are in no classifier, or that there is none.
 
@@ -179,16 +169,19 @@ class OneExchange(m.CheckedServer):
             heard: the clients that have sent.
             present: the classes that some client sent, (K,) bool; None if that has not changed.
         """
-        if not self.is_last(server_round):
+        if server_round < min(self.settings.rounds, self.last_round):
             return ()
         warnings = []
         if missing := sorted(set(self.identities) - set(heard)):
             remedy = self.remedy
             if server_round < self.last_round:
                 remedy = "; more `rounds` include more clients"
+            names = ", ".join(client_word(partition) for partition in missing[:MOST_NAMES])
+            if len(missing) > MOST_NAMES:
+                names += f" and {len(missing) - MOST_NAMES} more"
             warnings.append(
-                f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
-                f"clients send, so the shared classifier contains none of its samples{remedy}."
+                f"{names} sent nothing in the rounds in which clients send, so the shared classifier contains none of "
+                f"its samples{remedy}."
             )
         if present is not None and not present.any():
             reason = ""

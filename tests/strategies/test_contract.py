@@ -261,8 +261,13 @@ def one_of_each(rows, ways):
     return first_of_each(rows, lambda row: (ways(METHOD_OF[row]), METHOD_OF[row].inference, METHOD_OF[row].rules))
 
 
+def aggregation_of(method):
+    """Of class statistics sent once, `aggregate` is the family's and `learn` the method's."""
+    return method.server.aggregate, getattr(method.server, "learn", None)
+
+
 def round_of(method):
-    return method.objective.upload, method.objective.receive, method.server.aggregate
+    return method.objective.upload, method.objective.receive, aggregation_of(method)
 
 
 @pytest.mark.parametrize("row", one_of_each(RARE, round_of))
@@ -289,7 +294,7 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row):
 ALSO_DEAF = [name for name in DEAF if name not in RARE and "tinyproto" not in name]
 
 
-@pytest.mark.parametrize("row", one_of_each(ALSO_DEAF, lambda method: method.server.aggregate))
+@pytest.mark.parametrize("row", one_of_each(ALSO_DEAF, aggregation_of))
 def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(row):
     """Of clients with different numbers of samples."""
     seen = whole(row)
@@ -418,7 +423,7 @@ def arms(tmp_path_factory):
 
 
 def training_of(method):
-    return method.objective.build, method.objective.loss, method.objective.upload, method.server.aggregate
+    return method.objective.build, method.objective.loss, method.objective.upload, aggregation_of(method)
 
 
 @pytest.mark.parametrize("name", one_of_each(METHODS, training_of))
