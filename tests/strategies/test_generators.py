@@ -30,7 +30,7 @@ HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
 
 def halves_of(name, **settings):
     own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
-    return both_halves(name, own | {"disclose-class-counts": True}, K, D)
+    return both_halves(name, own, K, D)
 
 
 def client(objective, seed=1):

@@ -10,11 +10,12 @@ from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.losses import dot_regression
 from protosphere.prototypes.mixture import fit_class_mixtures, sample
+from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLSettings
 from tests.payloads import lone, payload, payloads
-from tests.strategies.sets import mixtures, same, same_state
+from tests.strategies.sets import same, same_state
 
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
@@ -27,6 +28,15 @@ def client_half(halves, settings=None, model="tiny_perceptron"):
     objective = halves(GFPL | {"rounds": 40} | (settings or {}), K, D).objective
     state = ClientState(objective.build(build(model, (1, 8, 8), D, K, 0), 3))
     return objective, state
+
+
+def mixtures(labels, seed=0):
+    """Any mixtures with components of equal weight."""
+    random = torch.Generator().manual_seed(seed)
+    weights = 1 / torch.tensor([labels.count(label) for label in labels], dtype=torch.float32)
+    means = torch.randn(len(labels), D, generator=random)
+    variances = torch.rand(len(labels), D, generator=random) + 0.1
+    return MixtureSet(torch.tensor(labels), means, variances, weights)
 
 
 def batch_of(seed=0, rows=11):

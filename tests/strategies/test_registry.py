@@ -28,7 +28,6 @@ CONTRADICTIONS = [
     ({"strategy": "fedproto", "prototypes-from": "training"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, ["`disclose-class-counts` is false", "`fedproto`"]),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
-    # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
     ({"strategy": "protosphere", "privacy": "release", "encoder": "random"}, ["`privacy`", "protosphere"]),
     ({"strategy": "protosphere", "encoder": "what"}, ["`encoder`", "'what' is not an encoder"]),
