@@ -7,8 +7,7 @@
 
 A client that does not reply keeps its centre; one that never replied gets the centre of the largest cluster. Until C
 uploads have arrived in one round, there is one centre, their mean; then greedy k-means++ chooses C of them (a public
-clustering library takes C random models). Only the uploads of that round are in memory at once; in all other rounds,
-one at a time.
+clustering library takes C random models).
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,7 @@
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 
-pi_iy is 1 / |N_y in S|, the same for all holders of y. Uploads are read twice, one at a time: for the sums, and for the
-heads, which stay in memory while G is trained.
+pi_iy is 1 / |N_y in S|, the same for all holders of y.
 """
 
 from collections.abc import Mapping, Sequence
@@ -154,6 +153,7 @@ class GeneratorServer(AveragedWeights):
         for partition, upload in uploads.items():
             heads.append(m.weights_of(upload, HEAD).tensors)
             holders.append(self.holding(upload, self.identities[partition]))
+        # of s heads: (s, K, d), (s, K), and which classes their clients have, (s, K)
         weights = torch.stack([head[PREFIX[HEAD] + "weight"] for head in heads])
         biases = torch.stack([head[PREFIX[HEAD] + "bias"] for head in heads])
         has_class = torch.stack(holders)
