@@ -398,8 +398,8 @@ MUTANTS = {
     ),
     "a client that is heard twice": Mutant(
         "strategies/one_exchange.py",
-        "for partition, part in uploads.items() if partition not in self.by_client}",
-        "for partition, part in uploads.items()}",
+        "for partition, upload in uploads.items() if partition not in heard}",
+        "for partition, upload in uploads.items()}",
         S + "test_one_exchange.py -k sampled",
     ),
     "a guard that one sample less passes": Mutant(
