@@ -135,7 +135,6 @@ class Client:
         data = self.data
         companion = companion_of(self.objective)
         companion_parameters = sum(p.numel() for p in state.module.companion.parameters()) if companion else 0
-        labels, counts = data.train.labels.unique(return_counts=True)
         layouts = self._get_layouts(state)
         return Identity(
             partition=self.partition,
@@ -144,8 +143,7 @@ class Client:
             parameters=state.parameters,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
-            classes=tuple(labels.tolist()),
-            class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
+            classes=tuple(data.train.labels.unique().tolist()),
             domain=self.domain,
             name=self.name,
             rows=(len(data.train), len(data.validation), len(data.test)),

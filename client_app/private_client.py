@@ -108,7 +108,7 @@ class PrivateClient(Client):
         if self._is_site and self.encoded is not None:
             self.ledger("").refuse(self._make_request(""))
         all_classes = tuple(range(len(identity.class_names)))
-        return replace(identity, classes=all_classes, class_counts=(), rows=())
+        return replace(identity, classes=all_classes, rows=())
 
     def _list_disclosures(self) -> list[str]:
         settings = self.settings

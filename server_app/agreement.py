@@ -259,8 +259,4 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> st
             f"it would share weights of {names or 'no part'}, but `{settings.strategy}` exchanges those of "
             f"{', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same version."
         )
-    if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
-        behaviour = "discloses its class counts" if identity.class_counts else "discloses no class counts"
-        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
-        return f"it {behaviour}, but `{settings.strategy}` {expectation}; give it the same settings."
     return ""

@@ -63,9 +63,7 @@ class APFLObjective(SharedObjective):
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         mixture = super().loss(state, batch, phase, round_number)
         global_loss = cross_entropy(state.module.companion(batch.inputs), batch.labels)
-        return m.Loss(
-            mixture.total + global_loss, mixture.parts | {"global-cross-entropy": global_loss}, mixture.features
-        )
+        return mixture.plus("global-cross-entropy", global_loss)
 
 
 METHOD = replace(

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import class_centres
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, FirstUploads, OneExchange, OneExchangeObjective
+from protosphere.strategies.one_exchange import DOWN, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import upload_scale
 from protosphere.strategies.statistics import refute_means
 
@@ -75,16 +76,11 @@ class MeansServer(OneExchange):
         """Refuse means of unit vectors outside the unit ball; those of a release are noisy and may lie there."""
         return "" if self.settings.privacy != "none" else refute_means(m.prototypes_of(upload))
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute the classifier from all clients that have sent so far, each counted once."""
-        first_uploads = FirstUploads.of(m.PrototypeSet, state)
-        is_new = first_uploads.add(m.prototype_sets(uploads))
-        heard = first_uploads.by_client
-        figures = {"heard": len(heard)}
-        if not is_new:
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        by_client = unpack_parts(m.PrototypeSet, state) | m.prototype_sets(uploads)
         scale = upload_scale(self.settings)
-        clients = [means.with_vectors(means.vectors / scale) for means in first_uploads.parts.values()]
+        # by ascending partition, so that the order of arrival has no effect
+        clients = [means.with_vectors(means.vectors / scale) for _, means in sorted(by_client.items())]
         sums, counts = self.totals(clients)
         classes = counts.nonzero().flatten()
         # mu_c in the encoder's space
@@ -93,5 +89,4 @@ class MeansServer(OneExchange):
         weight, bound = self.weights(clients, sums, counts), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
         downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
-        warnings = self.warnings(heard, counts > 0, server_round)
-        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings, prototypes=prototypes)
+        return m.Outcome(pack_parts(by_client), downloads, prototypes=prototypes), counts > 0

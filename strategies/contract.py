@@ -111,6 +111,10 @@ class Loss:
     parts: dict[str, Tensor]
     features: Tensor
 
+    def plus(self, name: str, term: Tensor, weight: float = 1.0) -> "Loss":
+        """This loss with one more weighted term."""
+        return Loss(self.total + weight * term, self.parts | {name: term}, self.features)
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -277,8 +281,7 @@ class Pulled(Objective):
         if state.table is None:
             return plain
         pull = prototype_pull(plain.features, batch.labels, *state.table, reduction=self.settings.prototype_loss)
-        total = plain.total + self.settings.prototype_weight * pull
-        return Loss(total, plain.parts | {"prototype-pull": pull}, plain.features)
+        return plain.plus("prototype-pull", pull, self.settings.prototype_weight)
 
 
 class PullObjective(Pulled):
@@ -425,12 +428,13 @@ class SparseServer(ServerHalf):
 
 def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:
     """`CheckedServer.contradiction`, for any method."""
-    return half.contradiction(partition, upload) if isinstance(half, CheckedServer) else ""
+    # a user's half may have it without this base class
+    return half.contradiction(partition, upload) if hasattr(half, "contradiction") else ""
 
 
 def whole_vectors(half: ServerHalf, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
     """Uploads or downloads of any method as whole vectors of the feature space."""
-    return half.expand(payloads) if isinstance(half, SparseServer) else payloads
+    return half.expand(payloads) if hasattr(half, "expand") else payloads
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ lambda = 0, which is `local`.
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -44,7 +42,7 @@ class DittoSettings:
         personal_epochs: epochs of the personal model; 0: `local-epochs` (paper).
     """
 
-    weight: Annotated[float, Field(ge=0)] = 1.0
+    weight: m.NotNegative = 1.0
     personal_epochs: m.Count = 0
 
 
@@ -74,12 +72,11 @@ class DittoObjective(SharedObjective):
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         if phase.name == GLOBAL:
             z = state.module.companion.features(batch.inputs)
-            plain = cross_entropy(state.module.companion.classify(z), batch.labels)
-            return m.Loss(plain, {"global-cross-entropy": plain}, z)
-        personal_loss = super().loss(state, batch, phase, round_number)
-        squared_distance = distance(state.module.model, state.received)
-        total = personal_loss.total + self.options[DittoSettings].weight / 2 * squared_distance
-        return m.Loss(total, personal_loss.parts | {"proximal": squared_distance}, personal_loss.features)
+            global_loss = cross_entropy(state.module.companion.classify(z), batch.labels)
+            return m.Loss(global_loss, {"global-cross-entropy": global_loss}, z)
+        plain = super().loss(state, batch, phase, round_number)
+        weight = self.options[DittoSettings].weight / 2
+        return plain.plus("proximal", distance(state.module.model, state.received), weight)
 
     def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
         """w as just received; before the first message, as the client left it."""

@@ -35,7 +35,6 @@ from protosphere.strategies.statistics import (
     Pooled,
     PooledServer,
     Statistics,
-    hear,
     refute_means,
     refute_scatter,
 )
@@ -120,23 +119,18 @@ class Fed3R(PooledServer):
         scatter = self.read(partition, upload).scatter / max(self.identities[partition].rows[0], 1)
         return refute_means(m.prototypes_of(upload)) or refute_scatter(scatter, 2 * ROUNDING)
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Compute W from all clients that have sent so far, each counted once."""
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        """Compute W from all clients that have sent so far."""
         if self.aggregation != "mean":
-            return super().aggregate(uploads, state, server_round)
-        heard, fresh = hear(uploads, state)
-        figures = {"heard": len(heard)}
-        if not fresh:
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
-        gram = state["gram"].clone() if state else torch.zeros(self.dim, self.dim, dtype=torch.float64)
-        sums = state["targets"].clone() if state else torch.zeros(self.num_classes, self.dim, dtype=torch.float64)
-        for partition in fresh:
-            tensors, samples = m.weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
+            return super().learn(uploads, state)
+        gram = state[GRAM].clone() if state else torch.zeros(self.dim, self.dim, dtype=torch.float64)
+        sums = state[TARGETS].clone() if state else torch.zeros(self.num_classes, self.dim, dtype=torch.float64)
+        for partition, upload in uploads.items():
+            tensors, samples = m.weights_of(upload, SUMS).tensors, self.identities[partition].rows[0]
             gram += samples * tensors[GRAM].double()
             sums += samples * tensors[TARGETS].double()
-        new_state = {"heard": torch.tensor(heard), GRAM: gram, TARGETS: sums}
         downloads = {m.EVERYONE: self._build_classifier(gram, sums)}
-        return m.Outcome(new_state, downloads, figures, self.warnings(heard, sums.any(dim=1), server_round))
+        return m.Outcome({GRAM: gram, TARGETS: sums}, downloads), sums.any(dim=1)
 
     def read(self, partition: int, upload: m.Payload) -> Statistics:
         """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.

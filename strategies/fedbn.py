@@ -5,18 +5,17 @@
     predict  the received layers with the client's own norms: `received`
 
 Batch norms are recognised by module type. Public code looks for `bn` in the name and therefore averages those of
-residual shortcuts. Departure: clients are weighted by sample counts; in the authors' code, equally.
+residual shortcuts. A model without batch norms is averaged whole, as by FedAvg. Departure: clients are weighted by
+sample counts; in the authors' code, equally.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protosphere import method as m
-from protosphere.strategies.weights import AVERAGING, AveragedWeights, WholeObjective
+from protosphere.strategies.weights import AVERAGING, WholeObjective
 
 
 class FedBNObjective(WholeObjective):
@@ -28,19 +27,4 @@ class FedBNObjective(WholeObjective):
         }
 
 
-class FedBN(AveragedWeights):
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Warn of clients that share every parameter."""
-        notices = super().check(num_classes, dim)
-        bare = set()
-        for partition, identity in self.identities.items():
-            shapes = [shape for layout in self.layouts(partition).values() for _, shape in layout]
-            if sum(map(prod, shapes)) >= identity.parameters:
-                bare.add(identity.model)
-        if not bare:
-            return notices
-        models = ", ".join(sorted(bare))
-        return (*notices, f"models without batch norms ({models}): for them, `fedbn` equals `fedavg`")
-
-
-METHOD = replace(AVERAGING, server=FedBN, objective=FedBNObjective)
+METHOD = replace(AVERAGING, objective=FedBNObjective)

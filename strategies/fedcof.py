@@ -13,16 +13,16 @@ the sample counts. G holds only the variation within classes (Fed3R's also holds
 found to be better. strategies/class_means.py and one_exchange.py define the means, counts and when clients send. The
 formula is that of the authors' code (github.com/dipamgoswami/FedCOF, federate_classes.py).
 
-A class that only one client has sent has no scatter: its Sigma_c is gamma v I, as in the authors' code, and a warning
-names the class. If that holds for all classes, FedCOF decides like FedNCM, except for N mu mu^T. If the clients'
-distributions of a class differ, the scatter exceeds the covariance by the differences of their means.
+A class that only one client has sent has no scatter: its Sigma_c is gamma v I, as in the authors' code. If that holds
+for all classes, FedCOF decides like FedNCM, except for N mu mu^T. If the clients' distributions of a class differ, the
+scatter exceeds the covariance by the differences of their means.
 
 Departures. Features are unit vectors, while the paper uses the encoder's output. So the authors' gamma is measured in
 units of v = sum_c N_c (1 - ||mu_c||^2) / (N d): the mean variance of a feature within classes, which for unit vectors
 follows from the means. If no class has two samples, gamma v I replaces the sum of covariances.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -32,7 +32,7 @@ from torch.nn.functional import normalize
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
-from protosphere.strategies.one_exchange import ONE_EXCHANGE, some_of
+from protosphere.strategies.one_exchange import ONE_EXCHANGE
 
 LEAST_VARIANCE = 1e-9  # least variance of a feature, for means that are as long as samples, or made longer by noise
 
@@ -67,22 +67,6 @@ class FedCOF(MeansServer):
         centres = None if self.aggregation == "mean" else sums / totals.clamp(min=1e-300).unsqueeze(1)
         gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance, centres)
         return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
-
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Warn of classes that only one client has sent."""
-        outcome = super().aggregate(uploads, state, server_round)
-        if outcome.keeps or not self.is_last(server_round):
-            return outcome
-        holders = torch.bincount(outcome.state["labels"], minlength=self.num_classes)
-        lone_labels = (holders == 1).nonzero().flatten().tolist()
-        if not lone_labels:
-            return outcome
-        names = some_of([self.class_word(label) for label in lone_labels])
-        warning = (
-            f"one client alone sent the mean of {names}: a class's covariance needs the means of two clients or more, "
-            "so it is assumed to be the same in all directions"
-        )
-        return replace(outcome, warnings=(*outcome.warnings, warning))
 
 
 def scatter_of(means: Tensor, counts: Tensor, centre: Tensor | None = None) -> Tensor:

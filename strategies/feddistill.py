@@ -12,10 +12,9 @@ unbounded below, and FedGen's authors the softmax of mean logits; neither is imp
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
@@ -35,7 +34,7 @@ class FedDistillSettings:
         teacher: outputs to learn from: of all other clients (paper), or of all clients.
     """
 
-    weight: Annotated[float, Field(ge=0)] = 1.0
+    weight: m.NotNegative = 1.0
     teacher: Literal["others", "all"] = "others"
 
 
@@ -62,8 +61,7 @@ class FedDistillObjective(m.Objective):
         # a sample without a target has a target of zeros, which adds nothing
         values = cross_entropy(state.module.classify(plain.features), targets[batch.labels], reduction="none")
         distillation = torch.where(has_target, values, 0.0).sum() / has_target.sum().clamp(min=1)
-        total = plain.total + self.options[FedDistillSettings].weight * distillation
-        return m.Loss(total, plain.parts | {"distillation": distillation}, plain.features)
+        return plain.plus("distillation", distillation, self.options[FedDistillSettings].weight)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """F_ic, from the features after training, without counts."""

@@ -67,8 +67,8 @@ class FedFAObjective(WholeObjective):
         pull = class_pull(plain.features, batch.labels, anchors)
         labels = torch.arange(len(anchors), device=anchors.device)
         calibration = cross_entropy(state.module.classify(anchors), labels)
-        total = plain.total + self.options[FedFASettings].anchor_weight * pull + calibration
-        return m.Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
+        weight = self.options[FedFASettings].anchor_weight
+        return plain.plus("anchor", pull, weight).plus("calibration", calibration)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         if state.prototypes is None:

@@ -7,14 +7,15 @@ it.
              sends its head, or all of its weights
     server   G by Adam on
              sum_i pi_iy CE(g_i(G(eps, y)), y) + lambda_D exp(-mean_{a,b} mse(eps_a, eps_b) mean|G_a - G_b|)
-             pi_iy = 1 / |N_y in S| or n_iy / sum_i n_iy; then the mean of the weights by n_i; sends both
+             pi_iy = 1 / |N_y in S|; then the mean of the weights by n_i; sends both
     predict  the received head, or model: `received`
 
 G: (eps uniform in [0, 1)^q, y) -> Linear, batch norm, ReLU, Linear -> R^d. Noise is uniform, as in the authors' code;
 the paper has N(0, I). The KL runs over samples of classes that G knows; a weight of 0 drops its term, whatever the
-lower bound. The server's learning rate decays by 0.98 per round. Departures: the authors' third server term has weight
-0 in their code and is not implemented; clients report class counts once, before round 1. FL-bench takes every teacher's
-logits from the averaged model, and HtFLlib drops KL and diversity.
+lower bound. The server's learning rate decays by 0.98 per round. Departures: the authors weight teachers by n_iy, here
+the holders of a class are equal, so no class counts are uploaded; their third server term has weight 0 in their code
+and is not implemented. FL-bench takes every teacher's logits from the averaged model, and HtFLlib drops KL and
+diversity.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,6 @@ class FedGenSettings:
         share: averaged weights: the head, for any architecture (HtFLlib), or all, for one architecture (paper).
         alpha: weight of the cross-entropy on generated features. Paper: 10.
         beta: weight of the divergence from the head's predictions on generated features. Paper: 10; 1 on EMNIST.
-        weighting: weights of teachers. Authors: samples.
         diversity: λ_D, weight of the server's diversity term. Paper: 1.
         noise_dim: q, dimension of the generator's noise. Authors: 32; 64 on CIFAR.
         hidden: h, width of the generator's hidden layer. Authors: 256; 512 on CIFAR.
@@ -53,7 +53,6 @@ class FedGenSettings:
     share: Literal["head", "all"] = "head"
     alpha: m.NotNegative = 10.0
     beta: m.NotNegative = 10.0
-    weighting: Literal["uniform", "samples"] = "uniform"
     diversity: m.NotNegative = 1.0
     noise_dim: m.AtLeastOne = 32
     hidden: m.AtLeastOne = 256
@@ -79,8 +78,7 @@ class FedGenObjective(GeneratorObjective):
         generated = self.generated(state)
         kl = self._compute_divergence(state, batch.labels, plain.features)
         alpha, beta = _decayed(options.alpha, round_number), _decayed(options.beta, round_number)
-        total = plain.total + alpha * generated + beta * kl
-        return m.Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
+        return plain.plus("generated-cross-entropy", generated, alpha).plus("divergence", kl, beta)
 
     def _compute_divergence(self, state: m.ClientState, labels: Tensor, z: Tensor) -> Tensor:
         """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over samples whose class G knows."""
@@ -94,12 +92,11 @@ class FedGenObjective(GeneratorObjective):
 
 class FedGen(GeneratorServer):
     objective = FedGenObjective
+    kind = FedGenSettings
 
     def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
-        fedgen_options = options[FedGenSettings]
-        self.rate, self.steps = fedgen_options.server_rate, fedgen_options.server_steps
-        self.one_architecture = fedgen_options.share == "all"
+        self.one_architecture = options[FedGenSettings].share == "all"
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         weight = self.options[FedGenSettings].diversity
@@ -119,8 +116,7 @@ def shared_parts(options: m.Options) -> Sequence[str]:
 def exchange(options: m.Options) -> m.Exchange:
     """Weights in both directions, G down."""
     averaged = both_ways(*shared_parts(options))
-    counted = options[FedGenSettings].weighting == "samples"
-    return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)), told_counts=counted)
+    return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)))
 
 
 METHOD = replace(

@@ -11,11 +11,8 @@ mean is HtFLlib's; the authors weight clients by sample counts. HtFLlib tests wi
 companion, whose batch statistics are never updated; `share-buffers` average updates them.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
 
-from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -34,7 +31,7 @@ class FedMRLSettings(CompanionSettings):
         shared_dim: d', width of the shared model's features, at most `feature-dim`. HtFLlib: 128.
     """
 
-    shared_dim: Annotated[int, Field(ge=1)] = 128
+    shared_dim: m.AtLeastOne = 128
 
 
 class FedMRLObjective(CompanionObjective):
@@ -48,25 +45,12 @@ class FedMRLObjective(CompanionObjective):
         joint = super().loss(state, batch, phase, round_number)
         small_model = state.module.companion
         companion_loss = cross_entropy(small_model.classify(joint.features[:, : small_model.feature_dim]), batch.labels)
-        return m.Loss(
-            joint.total + companion_loss, joint.parts | {"first-cross-entropy": companion_loss}, joint.features
-        )
-
-
-class FedMRL(MeanOfCompanions):
-    def check(self, num_classes: int, dim: int) -> Sequence[str]:
-        """Warn if d' is less than was set: z has at most d values."""
-        notices = super().check(num_classes, dim)
-        width = self.options[FedMRLSettings].shared_dim
-        if width <= dim:
-            return notices
-        notice = f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {dim}: the companion also has {dim}"
-        return (*notices, notice)
+        return joint.plus("first-cross-entropy", companion_loss)
 
 
 METHOD = replace(
     AVERAGING,
-    server=FedMRL,
+    server=MeanOfCompanions,
     objective=FedMRLObjective,
     settings={"fedmrl": FedMRLSettings},
     exchange=companion,

@@ -51,8 +51,7 @@ class FedORGPObjective(m.Objective):
         if state.table is None:
             return plain
         pull = cosine_pull(plain.features, batch.labels, *state.table)
-        total = plain.total + self.options[FedORGPSettings].client_weight * pull
-        return m.Loss(total, plain.parts | {"cosine-pull": pull}, plain.features)
+        return plain.plus("cosine-pull", pull, self.options[FedORGPSettings].client_weight)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         return m.local_prototypes(state)

@@ -56,9 +56,8 @@ class FedPAObjective(GeneratorObjective):
         decay = DECAY ** (round_number - 1)
         generated = self.generated(state)
         distance = m.prototype_pull(plain.features, batch.labels, *state.table)
-        total = plain.total + ALPHA * decay * generated + max(APART, BETA * decay) * distance
-        parts = {"generated-cross-entropy": generated, "prototype-distance": distance}
-        return m.Loss(total, plain.parts | parts, plain.features)
+        augmented = plain.plus("generated-cross-entropy", generated, ALPHA * decay)
+        return augmented.plus("prototype-distance", distance, max(APART, BETA * decay))
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         weights = super().upload(state, round_number)
@@ -69,11 +68,8 @@ class FedPAObjective(GeneratorObjective):
 
 class FedPA(GeneratorServer):
     objective = FedPAObjective
+    kind = FedPASettings
     one_architecture = True
-
-    def __init__(self, settings: m.Settings, options: m.Options):
-        super().__init__(settings, options)
-        self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
         """1 for each class of which the client has sent a prototype."""

@@ -89,8 +89,7 @@ class FedPAGRObjective(ConsensusObjective):
             return plain
         contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature=options.temperature)
         spread = entropy_spread(plain.features, *state.table, temperature=options.temperature)
-        total = plain.total + contrast + options.entropy_weight * spread
-        return m.Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
+        return plain.plus("prototype-contrast", contrast).plus("entropy-spread", spread, options.entropy_weight)
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """p_kc: the normalised means."""

@@ -10,10 +10,8 @@ strategies/one_exchange.py defines which clients send when. The mixtures are tho
 all draws, whenever a new client has sent. A component of one sample is that sample: the server gets every sample of a
 class with k samples or fewer.
 
-With a robust `fedpft.aggregation`, if three clients or more hold a class, each client's mixture is moved to a robust
-centre of the class, and its variance is bounded by the median.
-
-Departures. The paper's `full` covariances and its serverless and differentially private exchanges are not implemented.
+Departures. A component has one variance for all dimensions; the paper's `diag` and `full` covariances and its
+serverless and differentially private exchanges are not implemented.
 Features are unit vectors (draws are not), while the paper uses the encoder's output; with unit vectors, the baseline's
 learning rate of 0.0001 and its single epoch leave the head at its initial state, so both values are ours. The baseline
 sends mixtures as float16, here float32; it excludes classes with k samples or fewer, here they have fewer components
@@ -22,7 +20,6 @@ sends mixtures as float16, here float32; it excludes classes with k samples or f
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +27,13 @@ from torch.nn.functional import cross_entropy
 
 from protosphere import method as m
 from protosphere.models.seeded import drawn
-from protosphere.prototypes.aggregation import FEW, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
-from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, FirstUploads, OneExchange, OneExchangeObjective
+from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, OneExchange, OneExchangeObjective
 
 MOST_DRAWS = 500_000  # most draws of all clients; if there are more samples, each class of each client gets its share
 BATCH = 32  # the baseline's batch size
-LEAST_SPREAD = 1e-6  # least total variance of a mixture; below it, a component is a single sample
 ROUNDED = 1e-3  # tolerance for the length of unit vectors after rounding
 
 
@@ -47,31 +43,25 @@ class FedPFTSettings:
 
     Attributes:
         components: k, maximum number of Gaussians per class. Flower's baseline: 1.
-        covariance: one variance per component (spherical), or per dimension (diagonal).
         epochs: server epochs over samples of the mixtures. Ours.
         learning_rate: learning rate of AdamW. Ours.
         fewest: classes with fewer samples are not sent. Paper: 1.
-        aggregation: how each class's mixtures are aggregated. Paper: mean of unchanged mixtures.
     """
 
     components: m.AtLeastOne = 1
-    covariance: Literal["spherical", "diagonal"] = "spherical"
     epochs: m.AtLeastOne = 100
     learning_rate: m.Positive = 0.03
     fewest: m.AtLeastOne = 1
-    aggregation: m.ClassAggregation = "mean"
 
 
 class FedPFTObjective(OneExchangeObjective):
     kind = FedPFTSettings
 
     def summarise(self, features: Tensor, labels: Tensor) -> m.Payload:
-        options = self.options[FedPFTSettings]
         # the same in every round
         seed = m.derive(self.settings.seed, "fedpft", "mixtures")
-        spherical = options.covariance == "spherical"
         z, labels = self.sent_samples(features, labels)
-        fit = fit_class_mixtures(z, labels, options.components, seed, spherical=spherical)
+        fit = fit_class_mixtures(z, labels, self.options[FedPFTSettings].components, seed, spherical=True)
         return {m.MIXTURES.name: fit.mixtures.to(dtype=torch.float32)}
 
 
@@ -91,28 +81,22 @@ class FedPFT(OneExchange):
             return f"it holds more components of {self.class_word(label)} than samples"
         return ""
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        """Train the head on all clients that have sent so far, each counted once."""
-        first_uploads = FirstUploads.of(m.MixtureSet, state)
-        mixtures = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
-        is_new = first_uploads.add(mixtures)
-        heard, by_client = first_uploads.by_client, first_uploads.parts
-        figures: dict[str, int | float] = {"heard": len(heard)}
-        if not is_new:
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        """Train the head on all clients that have sent so far."""
+        by_client = unpack_parts(m.MixtureSet, state)
+        by_client |= {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
         # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in by_client.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        if self.aggregation != "mean":
-            by_client = bounded_mixtures(by_client, self.aggregation)
-        draws = [self._draw(partition, mixtures, share) for partition, mixtures in by_client.items()]
+        # by ascending partition, so that the order of arrival has no effect
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in sorted(by_client.items())]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
-        head, figures["head_loss"] = self._train_head(features, labels)
+        head, loss = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
-        downloads, warnings = {m.EVERYONE: {CLASSIFIER: classifier}}, self.warnings(heard, present, server_round)
-        return m.Outcome(first_uploads.as_state(), downloads, figures, warnings)
+        downloads = {m.EVERYONE: {CLASSIFIER: classifier}}
+        return m.Outcome(pack_parts(by_client), downloads, {"head_loss": loss}), present
 
     def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """Draw as many features of each class as the client has samples, or a fixed share of that, at least one; a
@@ -140,51 +124,9 @@ class FedPFT(OneExchange):
         return head, float(total) / max(len(labels), 1)
 
 
-def bounded_mixtures(by_client: Mapping[int, m.MixtureSet], how: m.ClassAggregation) -> dict[int, m.MixtureSet]:
-    """Mixtures of which few clients cannot move a class. For each class that three clients or more hold, a client's
-    mean is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
-    clients' median."""
-    moved = {
-        partition: (mixtures.means.double().clone(), mixtures.variances.double().clone())
-        for partition, mixtures in by_client.items()
-    }
-    holders: dict[int, list[int]] = {}
-    for partition, mixtures in by_client.items():
-        for label in mixtures.labels.unique().tolist():
-            holders.setdefault(label, []).append(partition)
-    for label, partitions in holders.items():
-        if len(partitions) < FEW:
-            continue
-        centres, spreads = [], []
-        for partition in partitions:
-            mixtures = by_client[partition]
-            is_of_class = mixtures.labels == label
-            shares, means = mixtures.weights[is_of_class].double(), mixtures.means[is_of_class].double()
-            centre = shares @ means
-            deviations = (means - centre).square().sum(dim=1) + mixtures.variances[is_of_class].double().sum(dim=1)
-            centres.append(centre)
-            spreads.append(shares @ deviations)
-        points, spread = torch.stack(centres), torch.stack(spreads)
-        new_points = clipped(points) if how == "clipped-mean" else geometric_median(points).expand_as(points)
-        # single samples have no variance and are no measure for others
-        varies = spread > LEAST_SPREAD
-        usual = spread[varies].median() if bool(varies.any()) else spread.max()
-        factors = (usual / spread.clamp(min=1e-300)).clamp(max=1)
-        for partition, centre, new_centre, factor in zip(partitions, points, new_points, factors, strict=True):
-            is_of_class = by_client[partition].labels == label
-            all_means, all_variances = moved[partition]
-            all_means[is_of_class] = new_centre + factor.sqrt() * (all_means[is_of_class] - centre)
-            all_variances[is_of_class] = all_variances[is_of_class] * factor
-    return {
-        partition: replace(mixtures, means=means.to(mixtures.means.dtype), variances=variances.to(mixtures.means.dtype))
-        for (partition, mixtures), (means, variances) in zip(by_client.items(), moved.values(), strict=True)
-    }
-
-
 def _choose_exchange(options: m.Options) -> m.Exchange:
     most, fewest = options[FedPFTSettings].components, options[FedPFTSettings].fewest
-    width: Literal[1, "features"] = 1 if options[FedPFTSettings].covariance == "spherical" else "features"
-    up = m.Part("mixtures", counts=True, components=most, fewest=fewest, width=width)
+    up = m.Part("mixtures", counts=True, components=most, fewest=fewest, width=1)
     samples = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
     return m.Exchange((up,), (DOWN,), (samples, *DISCLOSURES), once=True)
 

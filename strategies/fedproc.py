@@ -66,18 +66,15 @@ class FedProc(m.ServerHalf):
     """Server half: the class-wise mean; a class that no client reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
-        fresh = m.aggregate(list(m.prototype_sets(self._within_sphere(uploads)).values()), "mean")
+        fresh = m.aggregate([self._within_sphere(upload) for upload in m.prototype_sets(uploads).values()], "mean")
         prototypes = m.fill_missing_classes(state, fresh)
         return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
-    def _within_sphere(self, uploads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
+    def _within_sphere(self, prototypes: m.PrototypeSet) -> m.PrototypeSet:
         """Scale means longer than 1 to length 1, so that no client outweighs all others by the norms that it claims."""
-        within: dict[int, m.Payload] = {}
-        for partition, prototypes in m.prototype_sets(uploads).items():
-            means = prototypes.vectors / upload_scale(self.settings)
-            norms = means.norm(dim=1, keepdim=True)
-            within[partition] = {m.PROTOTYPES.name: prototypes.with_vectors(means / norms.clamp(min=1))}
-        return within
+        means = prototypes.vectors / upload_scale(self.settings)
+        norms = means.norm(dim=1, keepdim=True)
+        return prototypes.with_vectors(means / norms.clamp(min=1))
 
 
 METHOD = m.Method(

@@ -9,9 +9,6 @@ not parameters. The paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
 """
 
 from dataclasses import replace
-from typing import Annotated
-
-from pydantic import Field
 
 from protosphere import method as m
 from protosphere.strategies.weights import AVERAGING, WholeObjective, anchored, distance
@@ -25,7 +22,7 @@ class FedProxSettings:
         mu: weight of the distance to the received weights. Paper: tuned; 1 on MNIST and FEMNIST.
     """
 
-    mu: Annotated[float, Field(ge=0)] = 1.0
+    mu: m.NotNegative = 1.0
 
 
 class FedProxObjective(WholeObjective):
@@ -36,9 +33,8 @@ class FedProxObjective(WholeObjective):
 
     def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         plain = super().loss(state, batch, phase, round_number)
-        squared_distance = distance(state.module, state.received)
-        total = plain.total + self.options[FedProxSettings].mu / 2 * squared_distance
-        return m.Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
+        weight = self.options[FedProxSettings].mu / 2
+        return plain.plus("proximal", distance(state.module, state.received), weight)
 
 
 METHOD = replace(AVERAGING, objective=FedProxObjective, settings={"fedprox": FedProxSettings})

@@ -31,7 +31,7 @@ class FedRepSettings:
     """
 
     personal_layers: Annotated[int, Field(ge=1, le=2)] = 1
-    head_epochs: Annotated[int, Field(ge=1)] = 10
+    head_epochs: m.AtLeastOne = 10
 
 
 class FedRepObjective(SharedObjective):

@@ -13,10 +13,8 @@ trains f through it, unlike the paper's linear form. The paper's hypernetwork is
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -35,7 +33,7 @@ class FedRoDSettings:
         gamma: weight of log n_ij in the balanced softmax; 0: none. Paper: 1.
     """
 
-    gamma: Annotated[float, Field(ge=0)] = 1.0
+    gamma: m.NotNegative = 1.0
 
 
 class FedRoDObjective(WholeObjective):

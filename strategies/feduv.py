@@ -12,16 +12,12 @@ authors' cosine decay of the learning rate over rounds is not implemented.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
-from pydantic import Field
 from torch.nn.functional import softmax
 
 from protosphere import method as m
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.weights import AVERAGING, WholeObjective
-
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 @m.method_settings
@@ -33,8 +29,8 @@ class FedUVSettings:
         uniformity_weight: lambda_U. Authors: 0.5.
     """
 
-    variance_weight: NotNegative = 2.5
-    uniformity_weight: NotNegative = 0.5
+    variance_weight: m.NotNegative = 2.5
+    uniformity_weight: m.NotNegative = 0.5
 
 
 class FedUVObjective(WholeObjective):
@@ -43,8 +39,8 @@ class FedUVObjective(WholeObjective):
         options = self.options[FedUVSettings]
         variance_penalty = missing_variance(softmax(state.module.classify(plain.features), dim=1))
         spread = uniformity(plain.features)
-        total = plain.total + options.variance_weight * variance_penalty + options.uniformity_weight * spread
-        return m.Loss(total, plain.parts | {"variance": variance_penalty, "uniformity": spread}, plain.features)
+        penalised = plain.plus("variance", variance_penalty, options.variance_weight)
+        return penalised.plus("uniformity", spread, options.uniformity_weight)
 
 
 METHOD = replace(AVERAGING, objective=FedUVObjective, settings={"feduv": FedUVSettings})

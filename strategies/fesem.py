@@ -7,17 +7,14 @@
 
 A client that does not reply keeps its centre; one that never replied gets the centre of the largest cluster. Until C
 uploads have arrived in one round, there is one centre, their mean; then greedy k-means++ chooses C of them (a public
-clustering library takes C random models). Only the uploads of that round are in memory at once; in all other rounds,
-one at a time.
+clustering library takes C random models).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from protosphere import method as m
@@ -35,7 +32,7 @@ class FeSEMSettings:
         clusters: C, number of clusters.
     """
 
-    clusters: Annotated[int, Field(ge=1)] = 3
+    clusters: m.AtLeastOne = 3
 
 
 class FeSEM(AveragedWeights):

@@ -9,19 +9,19 @@ to its own.
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i  of f, g and G
     predict  the received model: `received`
 
-`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line
-z~ <- e z~ + (1-e) its real partner. From the authors' code: z~ has no gradient in the first line, where G and Psi are
-in eval mode, as G is in the third; y~ continues where the last batch ended; m starts at zero and stays there for a
-class that the client does not hold. Running statistics of f stay local (`share-buffers` own); G's are always exchanged.
-Departures: the authors step f and g, then G, then Psi, with features of the updated model in eval mode; here one step
-follows the sum of the losses, each with the other parts fixed, and z comes from the same forward pass. D of `digits` is
-mse / (1 + mse): the mse is unbounded and makes G diverge within some tens of rounds.
+D = mse to m_y~, D' = kernel MMD, as in the authors' code for digits; for PACS it exchanges the two, and mixes z~ with
+its real partner. From that code: z~ has no gradient in the first line, where G and Psi are in eval mode, as G is in the
+third; y~ continues where the last batch ended; m starts at zero and stays there for a class that the client does not
+hold. Running statistics of f stay local (`share-buffers` own); G's are always exchanged. Departures: the authors step f
+and g, then G, then Psi, with features of the updated model in eval mode; here one step follows the sum of the losses,
+each with the other parts fixed, and z comes from the same forward pass. D is mse / (1 + mse): the mse is unbounded and
+makes G diverge within some tens of rounds.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,14 +53,12 @@ class FRAugSettings:
     """`fraug.*`.
 
     Attributes:
-        variant: distances used, and whether features are mixed. Authors: by data set.
         ramp: omega, how steeply the share of generated features rises. Authors: 0.002; 0.01 on PACS.
         lambda_g: weight of the distance to real features that the generator G maximises. Authors: 1; 10 on PACS.
         lambda_t: λ_Ψ, weight of the distance to real features that Psi minimises. Authors: 1.
         rate: learning rate of G and Psi. Authors: 0.05.
     """
 
-    variant: Literal["digits", "pacs"] = "digits"
     ramp: m.NotNegative = 0.002
     lambda_g: m.NotNegative = 1.0
     lambda_t: m.NotNegative = 1.0
@@ -109,42 +107,32 @@ class FRAugObjective(SharedObjective):
         dealt_labels = module.turns.deal(len(z))
         # the real partners of the generated features, of both kinds
         real, labels = torch.cat([z, module.turns.means[dealt_labels]]), torch.cat([batch.labels, dealt_labels])
-        blend = math.exp(options.ramp * (round_number - 1 - self.settings.rounds))
-        share = min(0.5, blend)
-        augmented = cross_entropy(module.classify(self._augment(module, real, labels, blend)), labels)
+        share = min(0.5, math.exp(options.ramp * (round_number - 1 - self.settings.rounds)))
+        with torch.no_grad():
+            features = real + module.transformation.eval()(module.generator.eval()(labels), labels)
+        augmented = cross_entropy(module.classify(features), labels)
         model = (1 - share) * plain.total + share * augmented
-        generator = self._compute_generator_loss(module, z, dealt_labels)
+        generator = self._compute_generator_loss(module, dealt_labels)
         transformation = self._compute_transformation_loss(module, real, labels)
         parts = {"augmented-cross-entropy": augmented, "generator": generator, "transformation": transformation}
         return m.Loss(model + generator + transformation, plain.parts | parts, plain.features)
 
-    @torch.no_grad()
-    def _augment(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
-        """z~ for the model, (2n, d), from G and Psi in eval mode."""
-        features: Tensor = real + module.transformation.eval()(module.generator.eval()(labels), labels)
-        return blend * features + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else features
-
-    def _compute_generator_loss(self, module: Any, z: Tensor, labels: Tensor) -> Tensor:
-        options = self.options[FRAugSettings]
+    def _compute_generator_loss(self, module: Any, labels: Tensor) -> Tensor:
         features = module.generator.train()(labels)
-        if options.variant == "pacs":
-            distance = kernel_mmd(features, z)
-        else:
-            error = mse_loss(features, module.turns.means[labels])
-            distance = error / (1 + error)
-        return cross_entropy(_apply_fixed(module.classifier, features), labels) - options.lambda_g * distance
+        error = mse_loss(features, module.turns.means[labels])
+        distance = self.options[FRAugSettings].lambda_g * (error / (1 + error))
+        return cross_entropy(_apply_fixed(module.classifier, features), labels) - distance
 
     def _compute_transformation_loss(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:
         """The loss of Psi: the mean over both kinds, each treated as its own batch."""
-        options, losses = self.options[FRAugSettings], []
-        distance = mse_loss if options.variant == "pacs" else kernel_mmd
+        losses, weight = [], self.options[FRAugSettings].lambda_t
         for partner, classes in zip(real.chunk(2), labels.chunk(2), strict=True):
             with torch.no_grad():
                 generated = module.generator.eval()(classes)
             features = partner + module.transformation.train()(generated, classes)
             logits = _apply_fixed(module.classifier, features)
             entropy = -(softmax(logits, dim=1) * log_softmax(logits, dim=1)).sum(dim=1).mean()
-            losses.append(options.lambda_t * distance(features, partner) - entropy)
+            losses.append(weight * kernel_mmd(features, partner) - entropy)
         return torch.stack(losses).mean()
 
 

@@ -4,14 +4,13 @@
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 
-pi_iy is a client's share among the holders of y in S. Uploads are read twice, one at a time: for the sums, and for the
-heads, which stay in memory while G is trained.
+pi_iy is 1 / |N_y in S|, the same for all holders of y.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +47,6 @@ class GeneratedBatch(NamedTuple):
     labels: Tensor
     features: Tensor
     teacher_loss: Tensor
-
-
-class Teachers(NamedTuple):
-    """The heads of a round, weights (s, K, d) and biases (s, K), and the weight of each per class, (s, K)."""
-
-    weights: Tensor
-    biases: Tensor
-    held: Tensor
 
 
 class GeneratorObjective(SharedObjective):
@@ -98,25 +89,21 @@ class GeneratorServer(AveragedWeights):
 
     Attributes:
         objective: the client half, which knows G's sizes.
-        rate, steps: of Adam: its learning rate in round 1, and its steps per round.
+        kind: the method's settings, with `server_rate`, Adam's learning rate in round 1, and `server_steps` per round.
     """
 
     objective: type[GeneratorObjective]
-    rate: float
-    steps: int
+    kind: type[Any]
 
     def criterion(self, batch: GeneratedBatch, state: m.State, server_round: int) -> Tensor:
         """The loss of a generated batch, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not define its generator's loss")
 
     def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
-        """The weight of a client in each class, (K,) float32, before a class's weights are normalised to sum to 1: n_iy
-        if the client sent its class counts, else 1."""
-        class_weights = torch.zeros(self.num_classes)
-        class_weights[list(identity.classes)] = torch.tensor(
-            identity.class_counts or [1.0] * len(identity.classes)
-        ).float()
-        return class_weights
+        """The classes that a client has, (K,) float32: 1 or 0."""
+        has_class = torch.zeros(self.num_classes)
+        has_class[list(identity.classes)] = 1.0
+        return has_class
 
     def check(self, num_classes: int, dim: int) -> Sequence[str]:
         """Check that every client has the server's G, and a head that the server can run."""
@@ -128,16 +115,15 @@ class GeneratorServer(AveragedWeights):
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         averaged = super().aggregate(uploads, state, server_round)
-        teachers = self._collect_teachers(uploads)
         seed = shared_seed(self.settings.seed, GENERATOR)
         new = partial(self.objective.new_generator, self.options, self.num_classes, self.dim)
         generator = drawn(seed, new)
-        rate = self.rate * DECAY ** (server_round - 1)
+        rate = self.options[self.kind].server_rate * DECAY ** (server_round - 1)
         optimiser = torch.optim.Adam(generator.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
         if state:
             generator.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in generator.state_dict()})
             restore_optimiser(optimiser, state, "optimiser")
-        loss = self._train(generator, optimiser, teachers, state, server_round)
+        loss = self._train(generator, optimiser, uploads, state, server_round)
         try:
             check_tensors(dict(of_generator(generator).tensors), self.settings.max_prototype_norm)
         except MessageError as error:
@@ -154,35 +140,33 @@ class GeneratorServer(AveragedWeights):
         figures = {**averaged.figures, "generator_loss": float(loss)}
         return replace(averaged, state={**averaged.state, **tensors}, downloads=downloads, figures=figures)
 
-    def _collect_teachers(self, uploads: Mapping[int, m.Payload]) -> Teachers:
-        weights, biases, class_weights = [], [], []
-        for partition, upload in uploads.items():
-            head = m.weights_of(upload, HEAD)
-            weights.append(head.tensors[PREFIX[HEAD] + "weight"])
-            biases.append(head.tensors[PREFIX[HEAD] + "bias"])
-            class_weights.append(self.holding(upload, self.identities[partition]))
-        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(class_weights))
-
     def _train(
         self,
         generator: Generator,
         optimiser: torch.optim.Optimizer,
-        teachers: Teachers,
+        uploads: Mapping[int, m.Payload],
         state: m.State,
         server_round: int,
     ) -> Tensor:
-        """Train G in place; returns the last step's loss."""
-        # with `client-weights` "equal", all samples of a class may count as less than one
-        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
-        reported = teachers.held.any(dim=0).nonzero().flatten()
+        """Train G in place on the heads of the uploads; returns the last step's loss."""
+        heads, holders = [], []
+        for partition, upload in uploads.items():
+            heads.append(m.weights_of(upload, HEAD).tensors)
+            holders.append(self.holding(upload, self.identities[partition]))
+        # of s heads: (s, K, d), (s, K), and which classes their clients have, (s, K)
+        weights = torch.stack([head[PREFIX[HEAD] + "weight"] for head in heads])
+        biases = torch.stack([head[PREFIX[HEAD] + "bias"] for head in heads])
+        has_class = torch.stack(holders)
+        shares = has_class / has_class.sum(dim=0).clamp(min=1)
+        reported = has_class.any(dim=0).nonzero().flatten()
         generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)
         loss = torch.zeros(())
-        for _ in range(self.steps):
+        for _ in range(self.options[self.kind].server_steps):
             labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
             noise = generator.noise(BATCH, draw)
             features = generator(noise, labels)
-            logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
+            logits = torch.einsum("bd,skd->sbk", features, weights) + biases.unsqueeze(1)
             losses = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
             teacher_loss = (losses.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
             loss = self.criterion(GeneratedBatch(noise, labels, features, teacher_loss), state, server_round)

@@ -14,11 +14,11 @@ Departures. Algorithm 2 fits and fuses mixtures in every round from t1 on, and r
 batch in rounds divisible by S_T. Here, as in section 4.2, clients exchange mixtures once every S_T rounds, and each
 retrains l and g once, before its training in the next round. A component joins a cluster in Algorithm 1 only if it is
 near every member, including those that join with it (line 6 adds a whole set whose members may be far from each other).
-The paper does not define the weights w_j: here they are pi, or n_ij pi with `weighting` samples. On real features, the
-Bhattacharyya distance, a sum over d, is 16 to 70 between neighbours, so S_C = 1 fuses nothing: by default, it is
-divided by d, and S_C is 0.7. Covariances are diagonal, like the paper's sigma. Unless counts are sent too, weights are
-rounded to multiples of 1/(16 n), because their exact values would reveal n_ij. The communication in Table 1 for
-CIFAR-10 follows only from d = 512 and 4 classes per client, not from the paper's d = 128.
+The paper does not define the weights w_j: here they are pi. On real features, the Bhattacharyya distance, a sum over d,
+is 16 to 70 between neighbours, so S_C = 1 fuses nothing: by default, it is divided by d, and S_C is 0.7. Covariances
+are diagonal, like the paper's sigma. Weights are rounded to multiples of 1/(16 n), because their exact values would
+reveal n_ij, which is not sent. The communication in Table 1 for CIFAR-10 follows only from d = 512 and 4 classes per
+client, not from the paper's d = 128.
 
 The exchange teaches nothing about classes that a client lacks: extractors are private, so a fused mixture describes
 other clients' feature spaces. The retrained classifier classifies those pseudo-features correctly, but no real sample
@@ -26,10 +26,8 @@ of a class that the client lacks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -58,7 +56,6 @@ class GFPLSettings:
         cross_entropy_weight: weight of the classifier's own term. Paper: 1; Figure 2: 0.
         threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
         threshold_per_dimension: divide the Bhattacharyya distance by d. Ours; paper: false.
-        weighting: weight of a component: pi (`uniform`) or n_ij pi (`samples`).
         first_exchange: t1, round of the first exchange. Paper: 10.
         exchange_every: S_T, rounds between exchanges. Paper: 10.
         pseudo_features: r, pseudo-features per class; 0: no exchange (Table 2). Paper: 16.
@@ -70,9 +67,8 @@ class GFPLSettings:
     dual_classifier: bool = True
     dot_weight: m.NotNegative = 2.0
     cross_entropy_weight: m.NotNegative = 1.0
-    threshold: Annotated[float, Field(ge=0)] = 0.7
+    threshold: m.NotNegative = 0.7
     threshold_per_dimension: bool = True
-    weighting: Literal["uniform", "samples"] = "uniform"
     first_exchange: m.AtLeastOne = 10
     exchange_every: m.AtLeastOne = 10
     pseudo_features: m.Count = 16
@@ -137,25 +133,21 @@ class GFPLObjective(m.Objective):
 
     def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In exchange rounds, one mixture per class (of a release, one Gaussian per class); else nothing."""
-        options, counted = self.options[GFPLSettings], sends_counts(self.options)
+        options = self.options[GFPLSettings]
         if not options.exchanges(round_number, self.settings.rounds):
             return None
         if state.prototypes is not None and state.variances is not None:
             release, weights = state.prototypes, torch.ones(len(state.prototypes), dtype=state.prototypes.vectors.dtype)
             # in the prototypes' scale
             variances = self.settings.privacy_scale**2 * state.variances
-            counts = release.counts if counted else None
-            mixtures = m.MixtureSet(release.labels, release.vectors, variances, weights, counts)
-            return {m.MIXTURES.name: mixtures}
+            return {m.MIXTURES.name: m.MixtureSet(release.labels, release.vectors, variances, weights)}
         if state.features is None:
             return None
         seed = m.derive(torch.initial_seed(), "gfpl", "mixtures")
-        mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        if not counted:
-            # with few samples, a class's exact shares reveal their number
-            steps = STEPS_A_COMPONENT * options.components
-            mixtures = mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)
-        return {m.MIXTURES.name: mixtures}
+        mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures.to(device="cpu")
+        # with few samples, a class's exact shares reveal their number
+        steps = STEPS_A_COMPONENT * options.components
+        return {m.MIXTURES.name: mixtures.without_counts().with_rounded_weights(steps)}
 
     def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -200,7 +192,7 @@ class GFPL(m.ServerHalf):
         """Algorithm 1; a class that no client uploaded keeps its mixture."""
         options = self.options[GFPLSettings]
         mixtures_by_client = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
-        fused = fuse(mixtures_by_client, options.threshold, options.threshold_per_dimension, options.weighting)
+        fused = fuse(mixtures_by_client, options.threshold, options.threshold_per_dimension)
         figures = {"components_before": sum(map(len, mixtures_by_client.values())), "components_after": len(fused)}
         mixtures = m.MixtureSet(**state).updated_by(fused) if state else fused
         return m.Outcome(mixtures.fields(), {m.EVERYONE: {m.MIXTURES.name: mixtures}}, figures)
@@ -220,19 +212,13 @@ def exchanges(options: m.Options) -> bool:
     return options[GFPLSettings].pseudo_features > 0
 
 
-def sends_counts(options: m.Options) -> bool:
-    """Whether n_ij is sent: only for the weighting by samples."""
-    return exchanges(options) and options[GFPLSettings].weighting == "samples"
-
-
 def _choose_exchange(options: m.Options) -> m.Exchange:
     if not exchanges(options):
         return m.NOTHING
-    most, counts = options[GFPLSettings].components, sends_counts(options)
+    most = options[GFPLSettings].components
     rows = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many samples a class has, if few"
-    up = m.Part("mixtures", counts=counts, components=most)
-    return m.Exchange((up,), (m.MIXTURES,), (rows,) if counts else (rows, about))
+    return m.Exchange((m.Part("mixtures", components=most),), (m.MIXTURES,), (rows, about))
 
 
 def _refuse_components(options: m.Options) -> None:

@@ -17,8 +17,8 @@ Protosphere), because these methods promise the classifier of all samples; `<met
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +32,8 @@ from protosphere.strategies.weights import refuse_other_layouts
 DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # after so many times 1 / fraction rounds, one client in twenty has never been sampled
 MOST_NAMES = 10  # names listed in a sentence
+HEARD = "heard"  # entry of the state, and metric: the clients that have sent, in order of arrival
 SMALLEST_BOUND = 10.0  # times the square root of K: the least norm bound that a classifier's part `known` needs
-P = TypeVar("P", bound=m.ClassVectors)
-
-
-def some_of(names: Sequence[object]) -> str:
-    """The first few names for a sentence, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
 class OneExchangeObjective(m.SpaceObjective):
@@ -94,7 +88,7 @@ class OneExchangeObjective(m.SpaceObjective):
 
 
 class OneExchange(m.CheckedServer):
-    """Server half: tracks which clients have sent, and warns of the others.
+    """Server half: each client's first upload counts; warns of clients that have sent none.
 
     Attributes:
         objective: the client half, which knows the layouts and when clients send.
@@ -144,9 +138,29 @@ class OneExchange(m.CheckedServer):
         """Uploads in the first rounds only."""
         return up if server_round <= self.last_round else ()
 
-    def is_last(self, server_round: int) -> bool:
-        """Whether no client will send after this round, or the run ends with it."""
-        return server_round >= min(self.settings.rounds, self.last_round)
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
+        """The classifier of all clients that have sent so far, and the classes that some client has sent, (K,) bool.
+
+        Args:
+            uploads: of clients that had not sent before; at least one.
+        """
+        raise NotImplementedError
+
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+        """Learn from new clients; otherwise the last classifier stays."""
+        heard = state[HEARD].tolist() if state else []
+        fresh = {partition: upload for partition, upload in uploads.items() if partition not in heard}
+        heard = [*heard, *fresh]
+        figures = {HEARD: len(heard)}
+        if not fresh:
+            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
+        outcome, present = self.learn(fresh, state)
+        return replace(
+            outcome,
+            state={HEARD: torch.tensor(heard, dtype=torch.int64), **outcome.state},
+            figures={**figures, **outcome.figures},
+            warnings=self.warnings(heard, present, server_round),
+        )
 
     def warnings(self, heard: Collection[int], present: Tensor | None, server_round: int) -> tuple[str, ...]:
         """Warn, once no client will send any more, of clients that are in no classifier, or that there is none.
@@ -155,16 +169,19 @@ class OneExchange(m.CheckedServer):
             heard: the clients that have sent.
             present: the classes that some client sent, (K,) bool; None if that has not changed.
         """
-        if not self.is_last(server_round):
+        if server_round < min(self.settings.rounds, self.last_round):
             return ()
         warnings = []
         if missing := sorted(set(self.identities) - set(heard)):
             remedy = self.remedy
             if server_round < self.last_round:
                 remedy = "; more `rounds` include more clients"
+            names = ", ".join(client_word(partition) for partition in missing[:MOST_NAMES])
+            if len(missing) > MOST_NAMES:
+                names += f" and {len(missing) - MOST_NAMES} more"
             warnings.append(
-                f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
-                f"clients send, so the shared classifier contains none of its samples{remedy}."
+                f"{names} sent nothing in the rounds in which clients send, so the shared classifier contains none of "
+                f"its samples{remedy}."
             )
         if present is not None and not present.any():
             reason = ""
@@ -173,48 +190,6 @@ class OneExchange(m.CheckedServer):
                 reason = f": each has fewer samples of every class than {setting}; lower it"
             warnings.append(f"no client sent a class, so there is no shared classifier{reason}.")
         return tuple(warnings)
-
-
-@dataclass
-class FirstUploads(Generic[P]):
-    """The first upload of each client, as stored in the method's state.
-
-    Attributes:
-        kind: the type of the parts.
-        by_client: partition -> its part with class counts, in order of arrival.
-    """
-
-    kind: type[P]
-    by_client: dict[int, P]
-
-    @classmethod
-    def of(cls, kind: type[P], state: m.State) -> "FirstUploads[P]":
-        """From a state; empty if the state has no uploads."""
-        by_client, start = {}, 0
-        sizes = state["sizes"].tolist() if state else []
-        for partition, size in zip(state["heard"].tolist() if state else [], sizes, strict=True):
-            fields = {name: state[name][start : start + size] for name in state if name not in ("heard", "sizes")}
-            by_client[partition] = kind.from_fields(fields)
-            start += size
-        return cls(kind, by_client)
-
-    def add(self, uploads: Mapping[int, P]) -> bool:
-        """Add uploads of clients that had none; returns whether there was one."""
-        fresh = {partition: part for partition, part in uploads.items() if partition not in self.by_client}
-        self.by_client |= fresh
-        return bool(fresh)
-
-    def as_state(self) -> m.State:
-        """Inverse of `of`."""
-        parts = [part.fields() for part in self.by_client.values()]
-        sizes = torch.tensor([len(part) for part in self.by_client.values()], dtype=torch.int64)
-        state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return state | {"heard": torch.tensor(list(self.by_client), dtype=torch.int64), "sizes": sizes}
-
-    @property
-    def parts(self) -> dict[int, P]:
-        """In ascending order of partitions, so that the order of arrival has no effect."""
-        return dict(sorted(self.by_client.items()))
 
 
 # The row that methods of this family start from; each replaces what differs.

@@ -22,11 +22,11 @@ rounds, its Table 1 has 200.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 
 from protosphere import method as m
 from protosphere.prototypes.personalisation import personalise
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 
 
 @m.method_settings
@@ -49,37 +49,18 @@ class PFPL(m.ServerHalf):
         """Eq. 4 for every client that has ever uploaded; the unweighted mean for the others."""
         options = self.options[PFPLSettings]
         fresh = {partition: upload for partition, upload in m.prototype_sets(uploads).items() if len(upload)}
-        latest = dict(sorted((_unpack_state(state) | fresh).items()))
+        latest = dict(sorted((unpack_parts(m.PrototypeSet, state) | fresh).items()))
         if not latest:
             return m.Outcome(state, {})
         if options.alpha == 1:
-            return m.Outcome(_pack_state(latest), _as_downloads(latest))
+            return m.Outcome(pack_parts(latest), _as_downloads(latest))
         personalised = personalise(latest, options.alpha, options.weighting)
         means = m.aggregate(list(latest.values()), "mean")
-        return m.Outcome(_pack_state(latest), m.to_everyone(means) | _as_downloads(personalised))
+        return m.Outcome(pack_parts(latest), m.to_everyone(means) | _as_downloads(personalised))
 
 
 def _as_downloads(prototypes: Mapping[int, m.PrototypeSet]) -> dict[int, m.Payload]:
     return {partition: {m.PROTOTYPES.name: client_prototypes} for partition, client_prototypes in prototypes.items()}
-
-
-def _pack_state(latest: Mapping[int, m.PrototypeSet]) -> m.State:
-    """The latest sets in three tensors; three per client would make checkpoints much larger."""
-    sizes = torch.tensor([len(prototypes) for prototypes in latest.values()])
-    return {
-        "clients": torch.tensor(list(latest)).repeat_interleave(sizes),
-        "labels": torch.cat([prototypes.labels for prototypes in latest.values()]),
-        "vectors": torch.cat([prototypes.vectors for prototypes in latest.values()]),
-    }
-
-
-def _unpack_state(state: m.State) -> dict[int, m.PrototypeSet]:
-    """Inverse of `_pack_state`."""
-    if not state:
-        return {}
-    clients, sizes = state["clients"].unique_consecutive(return_counts=True)
-    labels, vectors = (state[name].split(sizes.tolist()) for name in ("labels", "vectors"))
-    return dict(zip(clients.tolist(), map(m.PrototypeSet, labels, vectors), strict=True))
 
 
 METHOD = m.Method(

@@ -23,11 +23,10 @@ the presets that reproduce tables set the paper's values.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from protosphere import method as m
@@ -59,7 +58,7 @@ class ProtoNormSettings:
     energy_exponent: m.NotNegative = 0.0
     iterations: m.AtLeastOne = 100
     stop: Literal["none", "force", "tangential"] = "none"
-    epsilon: Annotated[float, Field(gt=0)] = 1e-4
+    epsilon: m.Positive = 1e-4
     initial_directions: Literal["none", "random"] = "none"
 
 

@@ -141,7 +141,7 @@ METHODS = {
     "gfpl": Entry(
         MIXTURES,
         "Lu et al., 2026: [GFPL](https://arxiv.org/abs/2602.21873)",
-        up="Gaussian mixtures of the classes, every tenth round (class counts for `samples`)",
+        up="Gaussian mixtures of the classes, every tenth round",
         down="fused mixtures, the round after",
         cost="client: mixtures",
     ),
@@ -234,7 +234,7 @@ METHODS = {
     "fedgen": Entry(
         HEAD,
         "Zhu et al., ICML 2021",
-        up="its classifier's weights (all weights for `all`, class counts for `samples`)",
+        up="its classifier's weights (all weights for `all`)",
         down="their mean over all architectures, and a generator of features",
         cost="server: training",
     ),

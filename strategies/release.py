@@ -51,7 +51,7 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         SettingError: names the setting.
     """
     exchange = method.exchange(options)
-    if not exchange.up and not exchange.down and not exchange.told_counts:
+    if not exchange.up and not exchange.down:
         return
     if method.releases is None:
         raise SettingError(

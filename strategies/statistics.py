@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protosphere import method as m
 from protosphere.prototypes.aggregation import FEW, class_centres
+from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.one_exchange import OneExchange
 
 ROUNDING = 1e-3  # tolerance for the norm of a unit vector after rounding on the wire
@@ -82,7 +83,7 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.C
 
 
 class PooledServer(OneExchange):
-    """Server half: the statistics of all clients that have sent so far, each counted once, and a classifier of them."""
+    """Server half: the statistics of all clients that have sent so far, and a classifier of them."""
 
     def read(self, partition: int, upload: m.Payload) -> Statistics:
         """A client's statistics from its upload."""
@@ -92,67 +93,41 @@ class PooledServer(OneExchange):
         """The download."""
         raise NotImplementedError
 
-    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
+    def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
         """Pool the statistics of new and earlier clients."""
-        heard, fresh = hear(uploads, state)
-        figures = {"heard": len(heard)}
-        if not fresh:
-            return m.Outcome(state, {}, figures, self.warnings(heard, None, server_round), keeps=True)
         clients = statistics_of(state)
-        for partition in fresh:
-            if len(m.prototypes_of(uploads[partition])):
-                clients[partition] = self.read(partition, uploads[partition])
+        for partition, upload in uploads.items():
+            if len(m.prototypes_of(upload)):
+                clients[partition] = self.read(partition, upload)
         pooled = pool(clients, self.num_classes, self.dim, self.aggregation)
         present = pooled.weights > 0
-        new_state, warnings = state_of(heard, clients, pooled), self.warnings(heard, present, server_round)
         if not clients:
-            return m.Outcome(new_state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state_of(clients, pooled), {}, keeps=True), present
         means = (pooled.sums[present] / pooled.weights[present].unsqueeze(1)).float()
         prototypes = m.PrototypeSet(present.nonzero().flatten(), means)
         downloads = {m.EVERYONE: self.classifier(pooled)}
-        return m.Outcome(new_state, downloads, figures, warnings, prototypes=prototypes)
-
-
-def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], list[int]]:
-    """The clients that have sent so far, in order of arrival, and the new ones; each counts once."""
-    heard = state["heard"].tolist() if state else []
-    fresh = [partition for partition in uploads if partition not in heard]
-    return [*heard, *fresh], fresh
+        return m.Outcome(state_of(clients, pooled), downloads, prototypes=prototypes), present
 
 
 def statistics_of(state: m.State) -> dict[int, Statistics]:
     """Partition -> its statistics, as stored by `state_of`; partitions without samples are missing."""
-    clients: dict[int, Statistics] = {}
-    if not state:
-        return clients
-    for partition, half in zip(state["partitions"].tolist(), state["scatters"], strict=True):
-        is_of_client = state["owner"] == partition
-        means = m.PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
-        clients[partition] = Statistics(means, state["shares"][is_of_client], from_half(half))
-    return clients
+    means = unpack_parts(m.PrototypeSet, state)
+    if not means:
+        return {}
+    weights = state["shares"].split([len(client_means) for client_means in means.values()])
+    clients = zip(means, weights, state["scatters"], strict=True)
+    return {partition: Statistics(means[partition], shares, from_half(half)) for partition, shares, half in clients}
 
 
-def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled) -> m.State:
-    """The statistics as a method's state.
-
-    Args:
-        heard: the partitions that have answered, including those without samples.
-    """
-    state = {"heard": torch.tensor(heard, dtype=torch.int64)}
-    dim = len(pooled.moment)
-    owner = [torch.full((len(client.means),), partition) for partition, client in clients.items()]
-    return state | {
-        "partitions": torch.tensor(list(clients), dtype=torch.int64),
-        "owner": torch.cat([torch.zeros(0, dtype=torch.int64), *owner]),
-        "labels": torch.cat([torch.zeros(0, dtype=torch.int64), *(client.means.labels for client in clients.values())]),
-        "vectors": torch.cat([torch.zeros(0, dim), *(client.means.vectors for client in clients.values())]),
-        "shares": torch.cat([torch.zeros(0).double(), *(client.weights for client in clients.values())]),
-        "scatters": torch.cat(
-            [torch.zeros(0, dim * (dim + 1) // 2).double(), *(to_half(client.scatter) for client in clients.values())]
-        ),
-        "sums": pooled.sums,
-        "weights": pooled.weights,
-    }
+def state_of(clients: Mapping[int, Statistics], pooled: Pooled) -> m.State:
+    """The statistics as a method's state."""
+    state = {"sums": pooled.sums, "weights": pooled.weights}
+    if not clients:
+        return state
+    state |= pack_parts({partition: client.means for partition, client in clients.items()})
+    state["shares"] = torch.cat([client.weights for client in clients.values()])
+    state["scatters"] = torch.cat([to_half(client.scatter) for client in clients.values()])
+    return state
 
 
 def to_half(matrix: Tensor) -> Tensor:

@@ -185,35 +185,13 @@ class TinyProto(m.SparseServer, Masks):
             "sends 50 values of 500",
         )
 
-    def holders(self, sets: Mapping[int, m.PrototypeSet], labels: Tensor) -> Tensor:
-        """|N_j| of classes, the number of this round's uploads that hold them, (k, 1) int64."""
-        every = torch.cat([prototypes.labels for prototypes in sets.values()])
-        return torch.bincount(every, minlength=self.num_classes)[labels].unsqueeze(1)
-
     def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:
-        """Vectors of a class times |N_j| if `sum` is set."""
+        """Vectors of a class times |N_j|, the number of this round's uploads that hold it, if `sum` is set."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
-        return vectors.with_vectors(self.holders(sets, vectors.labels) * vectors.vectors)
-
-    def figures(
-        self, sets: Mapping[int, m.PrototypeSet], prototypes: m.PrototypeSet, scale: float
-    ) -> dict[str, m.Figure]:
-        """mu, and the mean norm of the targets of the reported classes relative to their count-weighted mean prototypes
-        sum_i n_ij p_ij / sum_i n_ij. Classes are weighted by their images, since the server knows no more.
-
-        Args:
-            scale: the factor that clients apply to the received prototypes.
-        """
-        # clients that withhold their sample counts leave nothing to compare with
-        if "mu" not in self.constants or any(self.identities[partition].withheld for partition in sets):
-            return {}
-        means = m.aggregate(list(sets.values()), "mean")
-        sums = self.holders(sets, means.labels) * means.vectors.double()
-        usual = float(sums.norm(dim=1).sum()) / sum(self.identities[partition].rows[0] for partition in sets)
-        rows = torch.isin(prototypes.labels, means.labels)
-        norm = scale * float(prototypes.vectors[rows].double().norm(dim=1).mean())
-        return {"mu": self.constants["mu"], "target_to_weighted_mean": norm / usual if usual > 0 else None}
+        every = torch.cat([prototypes.labels for prototypes in sets.values()])
+        holders = torch.bincount(every, minlength=self.num_classes)[vectors.labels]
+        return vectors.with_vectors(holders.unsqueeze(1) * vectors.vectors)
 
 
 class TinyProtoFP(TinyProto):
@@ -226,8 +204,7 @@ class TinyProtoFP(TinyProto):
         sets = m.prototype_sets(self.expand(uploads))
         fresh = self.summed(sets, m.aggregate(list(sets.values()), "mean"))
         prototypes = self._shorten(m.fill_missing_classes(state, fresh))
-        figures = self.figures(sets, fresh, mu)
-        return m.Outcome(m.as_state(prototypes), self.compress(prototypes), figures, scales=(mu, mu))
+        return m.Outcome(m.as_state(prototypes), self.compress(prototypes), self.constants, scales=(mu, mu))
 
     def _shorten(self, prototypes: m.PrototypeSet) -> m.PrototypeSet:
         """Shorten vectors to what clients accept. An upload may be as long as all images of its client allow, and
@@ -256,7 +233,7 @@ class TinyProtoFT(TinyProto, FedTGP):
         outcome = super().aggregate(scaled, state, server_round)
         targets = m.prototypes_of(outcome.downloads[m.EVERYONE])
         gamma, _ = outcome.scales
-        figures = {**outcome.figures, **self.figures(sets, targets, gamma)}
+        figures = {**outcome.figures, **self.constants}
         return m.Outcome(outcome.state, self.compress(targets), figures, scales=(gamma, mu))
 
 

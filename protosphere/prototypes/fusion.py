@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from protosphere.prototypes.mixture_set import MixtureSet
 
-WEIGHTINGS = ("uniform", "samples")
 # Elements (pairs x dimensions) per block: as many as fit into a core's cache.
 BLOCK_ENTRIES = 2**17
 # Rows per block of distances to all later rows of their class.
@@ -52,26 +51,22 @@ def _log_sum(values: Tensor) -> Tensor:
     return values.log().sum(dim=-1)
 
 
-def fuse(
-    mixtures: Mapping[int, MixtureSet], threshold: float, per_dimension: bool = True, weighting: str = "uniform"
-) -> MixtureSet:
+def fuse(mixtures: Mapping[int, MixtureSet], threshold: float, per_dimension: bool = True) -> MixtureSet:
     """Algorithm 1 of GFPL: the global mixtures of all classes that any client holds.
 
     mixtures: by the client's partition, whose order alone breaks ties; that of the mapping does not matter.
     threshold: S_C, at least 0. Components of a class become one where the Bhattacharyya distance of every two of
     them (complete linkage) is below it: as the sum over d, or divided by d if `per_dimension`. 0 fuses nothing,
     infinity leaves one component a class.
-    weighting: a component weighs π (`uniform`) or n_ij·π (`samples`), which needs counts.
 
     Seeds and candidates are taken heaviest first, then by client and row. A fused component has the mean and the
     variances of its pooled members (lines 14-16); weights are divided by their class's sum. Computed in float64 on
-    the CPU; the result has the dtype and device of the first client's, and no counts.
-    Raises ValueError for no mixtures, sets that do not fit together, a threshold that is negative or NaN, an unknown
-    weighting, and `samples` without counts.
+    the CPU. A component weighs π. The result has the dtype and device of the first client's, and no counts.
+    Raises ValueError for no mixtures, sets that do not fit together, and a threshold that is negative or NaN.
     """
     if not threshold >= 0:
         raise ValueError(f"The fusion threshold is {threshold}; it must be at least 0.")
-    pool = _pool(mixtures, weighting)
+    pool = _pool(mixtures)
     limit = threshold * pool.means.shape[1] if per_dimension else threshold
     classes, sizes = pool.labels[pool.order].unique_consecutive(return_counts=True)
     first = mixtures[min(mixtures)]
@@ -102,9 +97,7 @@ class _Pool:
     order: Tensor  # (r,): the rows by class, in it heaviest first, then by client and row
 
 
-def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
-    if weighting not in WEIGHTINGS:
-        raise ValueError(f"The weighting {weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+def _pool(mixtures: Mapping[int, MixtureSet]) -> _Pool:
     if not mixtures:
         raise ValueError("There are no mixtures to fuse; at least one client must have uploaded its own.")
     kinds = sorted({(mixture.dim, str(mixture.means.dtype)) for mixture in mixtures.values()})
@@ -115,8 +108,6 @@ def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
         )
     sets = [mixtures[partition].to(device="cpu") for partition in sorted(mixtures)]
     weights = torch.cat([mixture.weights for mixture in sets]).double()
-    if weighting == "samples":
-        weights = weights * _counts(mixtures, sets)
     labels = torch.cat([mixture.labels for mixture in sets])
     # stable sorts: what they do not tell apart stays in the order of client and row
     order = weights.argsort(descending=True, stable=True)
@@ -126,16 +117,6 @@ def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
         torch.cat([mixture.variances for mixture in sets]),
     )
     return _Pool(labels, means, variances, weights, order)
-
-
-def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> Tensor:
-    silent = sorted(partition for partition, mixture in mixtures.items() if mixture.counts is None)
-    if silent:
-        raise ValueError(
-            f"The weighting 'samples' needs class counts, but the mixtures of the clients {silent} have none; "
-            "let the clients upload them or choose 'uniform'."
-        )
-    return torch.cat([mixture.counts for mixture in sets if mixture.counts is not None])
 
 
 def _fuse_class(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -114,4 +114,4 @@ class CappedSampleCounts:
         if share is None:
             return identity
         rows = (max(1, round(share * identity.rows[0])), *identity.rows[1:])
-        return replace(identity, rows=rows, class_counts=tuple(share * count for count in identity.class_counts))
+        return replace(identity, rows=rows)

@@ -62,7 +62,7 @@ OF_TRAINING = {"rows": COUNT, "steps": COUNT, **dict.fromkeys(FIGURES, checks.NO
 OF_IDENTITY = {
     "partition": checks.INTEGER,
     **dict.fromkeys(("partitions", "parameters", "feature_dim"), COUNT),
-    **dict.fromkeys(("classes", "class_counts", "rows"), COUNTS),
+    **dict.fromkeys(("classes", "rows"), COUNTS),
     **dict.fromkeys(("discloses", "layouts"), TEXTS),
     **dict.fromkeys(("model", "domain", "problem", "settings", "encoder", "method", "companion", "flower"), TEXT),
     "class_names": list_of(TEXT, most=2**16),
@@ -254,7 +254,7 @@ def decode_identity(records: RecordDict) -> Identity:
     """Server side of `encode_identity`. Raises MessageError for a missing or invalid field."""
     check_records(records, CONFIG)
     values = _read_config(records, OF_IDENTITY)
-    labels, counts, rows = values["classes"], values["class_counts"], values["rows"]
+    labels, rows = values["classes"], values["rows"]
     if len(rows) not in (0, 3):
         raise MessageError(f"the identity's `rows` are {rows}, not 3 counts")
     if sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
@@ -267,11 +267,6 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(
             f"the identity has {rows} samples and holds {len(labels)} classes: each class needs a training row, and "
             f"none has more than {MOST_ROWS}"
-        )
-    if counts and (min(counts) < 1 or len(counts) != len(labels) or sum(counts) != rows[0]):
-        raise MessageError(
-            f"the identity's `class_counts` {counts} are no training rows of each of its {len(labels)} classes, "
-            f"{rows[0]} in all"
         )
     read_layouts(values["layouts"])
     arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

@@ -58,7 +58,6 @@ class Exchange:
     down: tuple[Part, ...] = (PROTOTYPES,)  #: from server to client
     discloses: tuple[str, ...] = ()  #: what else the server can learn from the uploads, in words
     either: bool = False  #: whether a message holds one of the parts, which the server half decides, instead of all
-    told_counts: bool = False  #: whether clients send their class counts once, with their identity
     hides_counts: bool = False  #: whether uploads hide class counts, so that nothing else may disclose them by default
     once: bool = False  #: whether clients store the download, which is sent again only after a change
 
@@ -79,7 +78,7 @@ class Exchange:
     @property
     def counts(self) -> bool:
         """Whether class counts are sent to the server."""
-        return self.told_counts or any(part.counts for part in self.up)
+        return any(part.counts for part in self.up)
 
     def in_format(self, dtype: Literal["float32", "float16"]) -> "Exchange":
         """The same exchange, with the run's number format for parts without their own."""

@@ -141,7 +141,6 @@ class Identity:
     layouts: tuple[str, ...] = ()  # of the weights that it exchanges, one line per tensor
     method: str = ""  # digest of the file of a user's method
     companion: str = ""  # name and size of a second model that all clients share
-    class_counts: tuple[float, ...] = ()  # training samples of each of its classes, if the method requests them
     name: str = field(default="", compare=False)  # a client with a new name remains the same client
     flower: str = field(default="", compare=False)  # the minor version of its Flower; "" in a simulation
 

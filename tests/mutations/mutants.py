@@ -398,8 +398,8 @@ MUTANTS = {
     ),
     "a client that is heard twice": Mutant(
         "strategies/one_exchange.py",
-        "for partition, part in uploads.items() if partition not in self.by_client}",
-        "for partition, part in uploads.items()}",
+        "for partition, upload in uploads.items() if partition not in heard}",
+        "for partition, upload in uploads.items()}",
         S + "test_one_exchange.py -k sampled",
     ),
     "a guard that one sample less passes": Mutant(
@@ -511,8 +511,8 @@ MUTANTS = {
     ),
     "rows in the identity under privacy": Mutant(
         C + "private_client.py",
-        "class_counts=(), rows=())",
-        "class_counts=())",
+        "classes=all_classes, rows=())",
+        "classes=all_classes)",
         "tests/client_app/test_private_client.py -k same_bytes",
     ),
     "an error that tells of rows": Mutant(

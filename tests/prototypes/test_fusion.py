@@ -40,14 +40,15 @@ def uploads(clients=6, classes=3, dim=4, seed=0, spread=1.0):
     return result
 
 
-def rows_of(mixtures, label, weighting="uniform"):
+def rows_of(mixtures, label):
     """(weight, partition, row, mean, variance) of a class, in the order of seeds."""
     rows = []
     for partition, each in mixtures.items():
         own = (each.labels == label).nonzero().flatten().tolist()
         for row, index in enumerate(own):
-            weight = float(each.weights[index]) * (int(each.counts[index]) if weighting == "samples" else 1)
-            rows.append((weight, partition, row, each.means[index].numpy(), each.variances[index].numpy()))
+            rows.append(
+                (float(each.weights[index]), partition, row, each.means[index].numpy(), each.variances[index].numpy())
+            )
     return sorted(rows, key=lambda each: (-each[0], each[1], each[2]))
 
 
@@ -88,15 +89,14 @@ def test_distances_of_extreme_variances_are_right():
     np.testing.assert_allclose(bhattacharyya(*eight, *eight), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 1.2, 4.0, math.inf])
-def test_equals_the_naive_algorithm_and_the_moments_of_the_pooled_components(threshold, weighting):
+def test_equals_the_naive_algorithm_and_the_moments_of_the_pooled_components(threshold):
     mixtures = uploads(clients=8, spread=0.7)
-    fused = fuse(mixtures, threshold, per_dimension=False, weighting=weighting)
+    fused = fuse(mixtures, threshold, per_dimension=False)
     assert fused.classes().tolist() == [0, 1]
     assert fused.counts is None
     for label in (0, 1):
-        rows = rows_of(mixtures, label, weighting)
+        rows = rows_of(mixtures, label)
         clusters = naive_clusters(rows, threshold)
         own = fused.labels == label
         assert int(own.sum()) == len(clusters)

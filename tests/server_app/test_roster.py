@@ -475,7 +475,6 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
             {"layouts": ("extractor/w:3",)},
             "would share weights of 'extractor', but `protosphere` exchanges those of no",
         ),
-        ({"class_counts": (40, 50)}, "discloses its class counts"),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):

@@ -119,18 +119,15 @@ class Federation:
         rows: partition -> (training, validation, test) rows.
         held: partition -> classes that it uploads.
         dim: d. dtype: in which prototypes cross, and the server's unless `start` is given other settings.
-        kind: of the payloads that come down.
     """
 
-    def __init__(
-        self, clock, clients=4, tamper=None, rows=None, held=None, dim=DIM, dtype="float32", kind="prototypes"
-    ):
+    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, dim=DIM, dtype="float32"):
         self.clients = clients
         self.tamper = tamper or (lambda partition, round_number, kind, report: report)
         self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
         self.dim = dim
         self.dtype = dtype
-        self.parts = (Part(kind, components=None, dtype=dtype),)
+        self.parts = (Part("prototypes", dtype=dtype),)
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending
@@ -214,7 +211,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def federation(clock):
-    """federation(clients=4, tamper=..., rows=..., held=..., dim=..., dtype=..., kind=...) -> Federation."""
+    """federation(clients=4, tamper=..., rows=..., held=..., dim=..., dtype=...) -> Federation."""
     return lambda *args, **kwargs: Federation(clock, *args, **kwargs)
 
 

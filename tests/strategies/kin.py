@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
+from protosphere.models import build
 from protosphere.models.split import split
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
-from protosphere.strategies.contract import Batch
+from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
 
@@ -51,6 +52,18 @@ def meet(server, uploads, rows=(10, 20, 70), models=("net",) * 9, num_classes=K,
 def batch(rows=7):
     random = torch.Generator().manual_seed(5)
     return Batch(torch.randn(rows, 1, 5, 5, generator=random), torch.arange(rows) % K)
+
+
+def client_of(name, model="tiny_perceptron", **settings):
+    """A method's client half for rows of five values, and a client as it begins."""
+    settings = {"models": "tiny_perceptron"} | settings
+    objective = halves_of(name, settings)[1]
+    return objective, ClientState(objective.build(build(model, (5,), D, K, 3), 3))
+
+
+def rows_of_five(rows=7):
+    random = torch.Generator().manual_seed(5)
+    return Batch(torch.randn(rows, 5, generator=random), torch.arange(rows) % K)
 
 
 def received_of(objective, module, shift):

@@ -1,8 +1,7 @@
-"""Payloads and states held against each other to the bit; class means and mixtures of any kind."""
+"""Payloads and states held against each other to the bit; class means of any kind."""
 
 import torch
 
-from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import to_tensors
 from tests.payloads import payload
@@ -38,14 +37,3 @@ def class_means(held, dim, seed=0, shift=0.0, counted=False):
 def in_part(clients, classes):
     """Partition -> two of three of these classes, others for its neighbours."""
     return {p: tuple(label for label in classes if (p + label) % 3) for p in range(clients)}
-
-
-def mixtures(labels, dim=6, seed=0, counts=None, scale=1.0):
-    """Any mixtures with components of equal weight."""
-    random = torch.Generator().manual_seed(seed)
-    rows = torch.tensor(labels, dtype=torch.int64)
-    weights = 1 / torch.tensor([labels.count(label) for label in labels], dtype=torch.float32)
-    means = scale * torch.randn(len(labels), dim, generator=random)
-    variances = torch.rand(len(labels), dim, generator=random) + 0.1
-    counted = torch.tensor([counts[label] for label in labels]) if counts else None
-    return MixtureSet(rows, means, variances, weights, counted)

@@ -90,14 +90,10 @@ def test_fedfa_moves_its_anchors_as_the_mean_of_client_anchors_would(epochs):
 
 def test_fednh_keeps_a_prototype_where_reports_cancel():
     server, objective = halves("fednh", **{"fednh.smoothing": 0.0})
-    uploads = uploads_of(objective)
-    vectors = torch.ones(1, D)
-    for partition, sign in ((0, 1), (1, -1)):
-        parts = dict(uploads[partition])
-        uploads[partition] = parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)}
-    del uploads[2]
-    identities = uploads_of(objective)
-    state = meet(server, identities, ROWS, num_classes=K, dim=D).begin().state
+    sent = uploads_of(objective)
+    state = meet(server, sent, ROWS, num_classes=K, dim=D).begin().state
+    opposite = {0: torch.ones(1, D), 1: -torch.ones(1, D)}
+    uploads = {p: sent[p] | {"prototypes": PrototypeSet(torch.tensor([0]), v)} for p, v in opposite.items()}
     assert torch.equal(server.aggregate(uploads, state, 1).state["vectors"], state["vectors"])
 
 

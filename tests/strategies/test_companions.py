@@ -6,24 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from protosphere.models import build
-from protosphere.strategies.contract import Batch, ClientState
-from tests.strategies.kin import halves_of, meet
-
-K, D = 3, 4
-
+from tests.strategies.kin import D, client_of, halves_of, meet, rows_of_five
 
 BOTH = {"models": "tiny_perceptron,perceptron"}
 
 
-def built(name, model="tiny_perceptron", seed=3, **settings):
-    _, objective = halves_of(name, BOTH | settings)
-    return objective, ClientState(objective.build(build(model, (5,), D, K, seed), seed))
-
-
-def batch(rows=7):
-    random = torch.Generator().manual_seed(5)
-    return Batch(torch.randn(rows, 5, generator=random), torch.arange(rows) % K)
+def built(name, model="tiny_perceptron", **settings):
+    return client_of(name, model, **BOTH | settings)
 
 
 # --- the companion --------------------------------------------------------------------------------------------
@@ -52,7 +41,7 @@ def test_clients_companions_count_alike_over_all_architectures(strategy):
 
 
 def test_each_model_of_fml_learns_by_its_own_terms_alone():
-    alpha, beta, rows = 0.3, 0.8, batch()
+    alpha, beta, rows = 0.3, 0.8, rows_of_five()
     objective, state = built("fml", **{"fml.alpha": alpha, "fml.beta": beta, "fml.companion": "perceptron"})
     own, meme = copy.deepcopy(state.module.model), copy.deepcopy(state.module.companion)
     objective.loss(state, rows, objective.phases(state, 1)[0], 1).total.backward()
@@ -71,7 +60,7 @@ def test_each_model_of_fml_learns_by_its_own_terms_alone():
 
 def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_heads():
     objective, state = built("fedmrl", "perceptron", **{"fedmrl.shared-dim": 2})
-    module, rows = state.module, batch()
+    module, rows = state.module, rows_of_five()
     joined = torch.cat([module.companion.extractor(rows.inputs), module.model.extractor(rows.inputs)], dim=1)
     z = joined @ module.projection.weight.T + module.projection.bias
     loss = objective.loss(state, rows, objective.phases(state, 1)[0], 1)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, softmax
 
+from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from tests.payloads import lone, payload, payloads
@@ -18,17 +19,9 @@ def halves_of(**settings):
     return both_halves("feddistill", settings, K, D)
 
 
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(2)
-        self.extractor, self.classifier = torch.nn.Linear(5, D), torch.nn.Linear(D, K)
-
-    def features(self, x):
-        return self.extractor(x)
-
-    def classify(self, z):
-        return self.classifier(z)
+def network():
+    torch.manual_seed(2)
+    return SplitModel(torch.nn.Linear(5, D), D, K)
 
 
 def uploads():
@@ -67,14 +60,14 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
     for download in map(lone, outcome.downloads.values()):
         assert bool((download.vectors >= 0).all())
         torch.testing.assert_close(download.vectors.sum(dim=1), torch.ones(len(download)))
-    state = ClientState(Net())
+    state = ClientState(network())
     objective.receive(state, payload(PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]]))), 2)
     assert bool((state.received["teacher"].tensors["targets"] >= 0).all())
 
 
 def test_the_upload_is_the_mean_output_of_each_class():
     _, objective = halves_of()
-    state = ClientState(Net())
+    state = ClientState(network())
     assert lone(objective.upload(state, 1)) is None
     z, labels = torch.randn(7, D), torch.tensor([0, 0, 2, 2, 2, 3, 0])
     state.features = (z, labels)
@@ -87,7 +80,7 @@ def test_the_upload_is_the_mean_output_of_each_class():
 
 def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one():
     _, objective = halves_of(**{"feddistill.weight": 2.0})
-    state = ClientState(Net())
+    state = ClientState(network())
     batch = Batch(torch.randn(5, 5), torch.tensor([0, 1, 2, 0, 1]))
     phase = Phase("train", [])
     assert set(objective.loss(state, batch, phase, 1).parts) == {"cross-entropy"}

@@ -5,35 +5,21 @@ import torch
 from torch import nn
 
 from protosphere.models.split import SplitModel
-from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
-from protosphere.strategies.weights import head_layout
-from protosphere.wire.layouts import layout_lines
-from protosphere.wire.payloads import Identity
 from tests.payloads import payloads
+from tests.strategies.kin import halves_of, meet
 from tests.strategies.sets import class_means
 
 K, D = 4, 3
 
 
-def halves_of(**settings):
-    run = read_settings({"strategy": "fedgh", "feature-dim": D} | settings)
-    server = run.method.server(run.settings, run.options)
-    lines = tuple(layout_lines("head", head_layout(D, K)))
-    server.meet(K, D, {p: Identity(p, 2, "net", rows=(5, 0, 0), layouts=lines) for p in range(2)})
-    return server, run.method.objective(run.settings, run.options, K)
-
-
-def uploads():
-    return class_means({0: (0, 1, 3), 1: (1, 2)}, D, seed=1)
-
-
 def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():
     """All five fit one batch, so that the order does not matter."""
-    server, objective = halves_of(**{"fedgh.server-epochs": 3})
+    server, objective = halves_of("fedgh", {"fedgh.server-epochs": 3}, K, D)
     model = objective.build(SplitModel(nn.Linear(2, D), D, K), 9)
+    meet(server, dict.fromkeys(range(2), objective.shared(model)), num_classes=K, dim=D)
     weight, bias = (p.detach().double().numpy() for p in (model.classifier.weight, model.classifier.bias))
-    sent = uploads()
+    sent = class_means({0: (0, 1, 3), 1: (1, 2)}, D, seed=1)
     rows = np.concatenate([upload.vectors.double().numpy() for upload in sent.values()])
     wanted = np.eye(K)[[0, 1, 3, 1, 2]]
     for _ in range(3):

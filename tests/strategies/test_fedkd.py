@@ -11,15 +11,13 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import EVERYONE, Batch, ClientState
+from protosphere.strategies.contract import EVERYONE, Batch
 from protosphere.strategies.fedkd import CHANGE, WHOLE, base_of, change_of, factors_of
 from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
+from tests.strategies.kin import D, K, client_of, meet, rows_of_five
 from tests.strategies.kin import halves_of as both_halves
-from tests.strategies.kin import meet
 from tests.strategies.sets import same_state
-
-K, D = 3, 4
 
 
 def halves_of(**settings):
@@ -27,13 +25,7 @@ def halves_of(**settings):
 
 
 def built(model="tiny_perceptron", **settings):
-    _, objective = halves_of(**settings)
-    return objective, ClientState(objective.build(build(model, (5,), D, K, 3), 3))
-
-
-def batch(rows=7):
-    random = torch.Generator().manual_seed(5)
-    return Batch(torch.randn(rows, 5, generator=random), torch.arange(rows) % K)
+    return client_of("fedkd", model, rounds=4, **settings)
 
 
 def loss_of(objective, state, rows):
@@ -50,7 +42,7 @@ def shifted(weights, step):
 @pytest.mark.parametrize("reduction", ["batch", "element"])
 def test_each_model_learns_from_the_other_less_the_more_both_err(reduction):
     objective, state = built("perceptron", **{"fedkd.reduction": reduction})
-    rows, theirs = batch(), copy.deepcopy(state.module)
+    rows, theirs = rows_of_five(), copy.deepcopy(state.module)
     loss_of(objective, state, rows).total.backward()
     z, small = theirs.model.features(rows.inputs), theirs.companion.features(rows.inputs)
     p, q = theirs.model.classify(z), theirs.companion.classify(small)
@@ -72,7 +64,7 @@ def test_models_without_any_error_have_a_finite_loss():
     for model in (state.module.model, state.module.companion):
         nn.init.zeros_(model.classifier.weight)
         model.classifier.bias.data = torch.tensor([200.0, 0.0, 0.0])
-    loss = loss_of(objective, state, Batch(batch().inputs, torch.zeros(7, dtype=torch.int64)))
+    loss = loss_of(objective, state, Batch(rows_of_five().inputs, torch.zeros(7, dtype=torch.int64)))
     loss.total.backward()
     assert float(loss.parts["cross-entropy"].detach()) == 0
     assert all(bool(p.grad.isfinite().all()) for p in state.module.parameters())

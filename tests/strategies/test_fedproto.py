@@ -1,5 +1,7 @@
 """FedProto: the mean that its setting names, what stays of a class that nobody reports, what gamma scales."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -73,3 +75,24 @@ def test_gamma_scales_a_client_s_targets_and_not_what_crosses(halves, strategy):
         assert outcome.scales == (gamma, 1.0)
     assert torch.equal(received.vectors, torch.eye(2, D))
     assert torch.equal(*sent)
+
+
+HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
+ROWS = 20  # training rows of a scripted client
+
+
+def test_counts_are_held_against_the_rows_of_the_roster(federation):
+    def tamper(partition, number, kind, report):
+        if kind != "train":
+            return report
+        sent = lone(report.payload)
+        counts = torch.full((len(sent),), ROWS // len(sent))
+        if (partition, number) == (0, 2):
+            counts[0] += 1
+        return replace(report, payload=payload(replace(sent, counts=counts)))
+
+    group = federation(4, tamper=tamper, held=HELD)
+    line = group.start(ALLOWED | {"fedproto.aggregation": "weighted"}).folder.lines()[2]
+
+    assert "do not add up to its 20 training samples" in line["problems"]["0"]
+    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)

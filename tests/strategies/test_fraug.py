@@ -47,7 +47,7 @@ def mmd_by_loops(one, other):
     return kernel[:n, :n].mean() + kernel[n:, n:].mean() - kernel[:n, n:].mean() - kernel[n:, :n].mean()
 
 
-def expected(objective, state, rows, number, variant, lambda_g, lambda_t, ramp):
+def expected(objective, state, rows, number, lambda_g, lambda_t, ramp):
     """The three losses, step by step, with the noise that the process's generator gives."""
     module, (inputs, labels) = state.module, (rows.inputs, rows.labels)
     z = module.features(inputs).detach()
@@ -56,8 +56,7 @@ def expected(objective, state, rows, number, variant, lambda_g, lambda_t, ramp):
         means[c] = 0.7 * means[c] + 0.3 * z[labels == c].mean(dim=0)
     dealt = torch.tensor([(2 + i) % K for i in range(len(labels))])
     partners, wanted = (z, means[dealt]), (labels, dealt)
-    e = math.exp(ramp * (number - 1 - T))
-    share = min(0.5, e)
+    share = min(0.5, math.exp(ramp * (number - 1 - T)))
 
     def made(mode, of):
         hot = one_hot(of, K).double()
@@ -73,37 +72,34 @@ def expected(objective, state, rows, number, variant, lambda_g, lambda_t, ramp):
     hots = torch.cat(wanted)
     real = torch.cat(partners)
     augmented = real + moved(False, made(False, hots), hots)
-    if variant == "pacs":
-        augmented = e * augmented + (1 - e) * real
     two = [loss_of(each, of) for each, of in zip(augmented.split(len(z)), wanted, strict=True)]
     first = (1 - share) * loss_of(z, labels) + share * sum(two) / 2
     generated = made(True, dealt)
     apart = (generated - means[dealt]).square().mean()
     # without a bound G would leave all limits
-    far = mmd_by_loops(generated, z) if variant == "pacs" else apart / (1 + apart)
+    far = apart / (1 + apart)
     second = loss_of(generated, dealt) - lambda_g * far
     third = 0.0
     for partner, of in zip(partners, wanted, strict=True):
         shifted = partner + moved(True, made(False, of), of)
         p = module.classifier(shifted).softmax(dim=1)
-        near = (shifted - partner).square().mean() if variant == "pacs" else mmd_by_loops(shifted, partner)
+        near = mmd_by_loops(shifted, partner)
         third += (lambda_t * near + (p * p.log()).sum(dim=1).mean()) / 2
     return first, second, third, means
 
 
 @pytest.mark.parametrize("number", [1, 8])
-@pytest.mark.parametrize("variant", ["digits", "pacs"])
-def test_the_losses_are_those_of_loops(variant, number):
+def test_the_losses_are_those_of_loops(number):
     values = {"lambda_g": 2.0, "lambda_t": 3.0, "ramp": 0.15}
     own = {f"fraug.{name.replace('_', '-')}": value for name, value in values.items()}
-    _, objective = halves_of(**{"fraug.variant": variant}, **own)
+    _, objective = halves_of(**own)
     state, plain = client(objective), client(objective)
     torch.manual_seed(11)
     found = objective.loss(state, batch(), objective.phases(state, number)[0], number)
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         # noise of one type is other noise than that of another
         patch.setattr(torch, "rand", lambda *size, **_: RAND(*size, dtype=torch.float64))
-        first, second, third, means = expected(objective, plain, batch(), number, variant, **values)
+        first, second, third, means = expected(objective, plain, batch(), number, **values)
     assert float(found.parts["generator"].detach()) == pytest.approx(float(second), rel=1e-9)
     assert float(found.parts["transformation"].detach()) == pytest.approx(float(third), rel=1e-9)
     assert float(found.total.detach()) == pytest.approx(float(first + second + third), rel=1e-9)
@@ -111,9 +107,8 @@ def test_the_losses_are_those_of_loops(variant, number):
     assert int(state.module.turns.turn) == (2 + 5) % K
 
 
-@pytest.mark.parametrize("variant", ["digits", "pacs"])
-def test_each_loss_moves_its_own_parts_alone(variant):
-    _, objective = halves_of(**{"fraug.variant": variant})
+def test_each_loss_moves_its_own_parts_alone():
+    _, objective = halves_of()
     state = client(objective)
     parts = objective.loss(state, batch(), objective.phases(state, 1)[0], 1).parts
     owners = {

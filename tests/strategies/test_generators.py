@@ -30,7 +30,7 @@ HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
 
 def halves_of(name, **settings):
     own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
-    return both_halves(name, own | {"disclose-class-counts": True}, K, D)
+    return both_halves(name, own, K, D)
 
 
 def client(objective, seed=1):
@@ -38,14 +38,9 @@ def client(objective, seed=1):
     return ClientState(objective.build(SplitModel(nn.Linear(2, D), D, K), 7))
 
 
-def counts_of(partition):
-    return (3 + partition, 8)[: len(HELD[partition])]
-
-
 def numbers(name="fedgen", **settings):
     """A server that knows its clients, and what they upload."""
     server, objective = halves_of(name, **settings)
-    counted = settings.get("weighting") == "samples"
     identities, uploads = {}, {}
     for partition, held in HELD.items():
         random = torch.Generator().manual_seed(partition)
@@ -62,7 +57,6 @@ def numbers(name="fedgen", **settings):
             classes=held,
             rows=(10 + partition, 0, 0),
             layouts=lines_of_layouts(objective.shared(state.module)),
-            class_counts=counts_of(partition) if counted else (),
         )
     server.meet(K, D, identities)
     return server, uploads
@@ -129,31 +123,29 @@ def test_a_client_s_training_moves_nothing_of_the_generator_and_teaches_the_head
 # --- the server -------------------------------------------------------------------------------------------------
 
 
-def teachers_loss(uploads, features, labels, weighting):
-    """The mean over a batch of the teachers' losses, each by its share in the class."""
+def teachers_loss(uploads, features, labels):
+    """The mean over a batch of the mean loss of each class's teachers."""
     total = 0.0
     for z, label in zip(features, labels, strict=True):
-        of = {p: held.index(int(label)) for p, held in HELD.items() if int(label) in held}
-        shares = {p: counts_of(p)[place] if weighting == "samples" else 1 for p, place in of.items()}
-        for p, share in shares.items():
+        teachers = [p for p, held in HELD.items() if int(label) in held]
+        for p in teachers:
             head = uploads[p]["head"].tensors
             logits = z @ head["classifier.weight"].T + head["classifier.bias"]
-            total += share / sum(shares.values()) * float(cross_entropy(logits, label)) / len(labels)
+            total += float(cross_entropy(logits, label)) / len(teachers) / len(labels)
     return total
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_the_generator_s_loss_is_that_of_loops(weighting):
-    """Each class by the heads that hold it, alike or by their rows of it; class 2 has no teacher and is never drawn.
-    The diversity is held against loops below."""
-    server, uploads = numbers(**{"server-steps": 1, "diversity": 0.5, "weighting": weighting})
+def test_the_generator_s_loss_is_that_of_loops():
+    """Each class by the heads that hold it; class 2 has no teacher and is never drawn. The diversity is held against
+    loops below."""
+    server, uploads = numbers(**{"server-steps": 1, "diversity": 0.5})
     loss = server.aggregate(uploads, {}, 2).figures["generator_loss"]
     draw = stream(0, "round", 2, "generator")
     made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
     labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
     noise = torch.rand(32, Q, generator=draw)
     features = made(noise, labels).detach()
-    total = teachers_loss(uploads, features, labels, weighting)
+    total = teachers_loss(uploads, features, labels)
     assert loss == pytest.approx(total + 0.5 * float(diversity(noise, features)), rel=1e-5)
 
 
@@ -195,7 +187,7 @@ def test_fedpa_s_server_by_loops():
         labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
         noise = made.noise(32, draw)
         made_of = made(noise, labels).detach()
-        expected = 25 * 0.98 ** (number - 1) * teachers_loss(uploads, made_of, labels, "uniform")
+        expected = 25 * 0.98 ** (number - 1) * teachers_loss(uploads, made_of, labels)
         expected += float(diversity(noise, made_of, labels))
         if state:
             table = prototypes.table(K)[0]

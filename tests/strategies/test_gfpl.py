@@ -1,26 +1,25 @@
 """GFPL against the paper written out: the loss, what goes up and when, what retraining moves, what the server fuses and
 keeps, what is told before round 1."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from protosphere.core.seeds import derive
 from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.losses import dot_regression
-from protosphere.prototypes.mixture import sample
+from protosphere.prototypes.mixture import fit_class_mixtures, sample
+from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLSettings
 from tests.payloads import lone, payload, payloads
-from tests.strategies.sets import mixtures, same, same_state
+from tests.strategies.sets import same, same_state
 
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
 OFTEN = GFPL | {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
-SAMPLES = {"gfpl.weighting": "samples", "disclose-class-counts": True}
 SINGLE = {"gfpl.dual-classifier": False}
 
 
@@ -29,6 +28,15 @@ def client_half(halves, settings=None, model="tiny_perceptron"):
     objective = halves(GFPL | {"rounds": 40} | (settings or {}), K, D).objective
     state = ClientState(objective.build(build(model, (1, 8, 8), D, K, 0), 3))
     return objective, state
+
+
+def mixtures(labels, seed=0):
+    """Any mixtures with components of equal weight."""
+    random = torch.Generator().manual_seed(seed)
+    weights = 1 / torch.tensor([labels.count(label) for label in labels], dtype=torch.float32)
+    means = torch.randn(len(labels), D, generator=random)
+    variances = torch.rand(len(labels), D, generator=random) + 0.1
+    return MixtureSet(torch.tensor(labels), means, variances, weights)
 
 
 def batch_of(seed=0, rows=11):
@@ -90,11 +98,10 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
     torch.testing.assert_close(pooled, features[labels == 0].mean(dim=0), rtol=1e-4, atol=1e-5)
     torch.manual_seed(9)
     assert same(lone(objective.upload(state, 10)), sent)
-    fewer, state = client_half(halves, {"gfpl.components": 2} | SAMPLES)
+    fewer, state = client_half(halves, {"gfpl.components": 2})
     with_features(state)
     sent = lone(fewer.upload(state, 20))
     assert sent.labels.tolist() == [0, 0, 1, 3, 3]
-    assert sent.counts.tolist() == [7, 7, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -159,14 +166,13 @@ def test_pseudo_features_are_of_the_mixtures_and_of_all_its_classes_equally_many
 
 @pytest.mark.parametrize("most", [1, 4, 40])
 def test_the_steps_of_weights_grow_with_the_components(halves, most):
-    """With counts the weights go up as they are."""
-    sent = []
-    for settings in (SAMPLES, {}):
-        objective, state = client_half(halves, {"gfpl.components": most} | settings)
-        with_features(state, (200, 0, 0, 0))
-        torch.manual_seed(1)
-        sent.append(lone(objective.upload(state, 10)))
-    exact, rounded = sent
+    objective, state = client_half(halves, {"gfpl.components": most})
+    features, labels = with_features(state, (200, 0, 0, 0))
+    torch.manual_seed(1)
+    rounded = lone(objective.upload(state, 10))
+    torch.manual_seed(1)
+    seed = derive(torch.initial_seed(), "gfpl", "mixtures")
+    exact = fit_class_mixtures(features, labels, most, seed).mixtures
     shares = (16 * most * exact.weights.double()).round().clamp(min=1)
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
     assert torch.equal(rounded.means, exact.means)
@@ -179,46 +185,22 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
 @pytest.mark.parametrize(
     ("settings", "how"),
     [
-        ({"gfpl.threshold": 1.3}, (1.3, True, "uniform")),
-        ({"gfpl.threshold": 5.0, "gfpl.threshold-per-dimension": False}, (5.0, False, "uniform")),
-        ({"gfpl.threshold": 1.3} | SAMPLES, (1.3, True, "samples")),
+        ({"gfpl.threshold": 1.3}, (1.3, True)),
+        ({"gfpl.threshold": 5.0, "gfpl.threshold-per-dimension": False}, (5.0, False)),
     ],
 )
 def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, settings, how):
-    counts = {1: 30, 2: 2, 3: 9} if how[2] == "samples" else {}
-    uploads = {p: mixtures([0, 0, p], seed=p, counts=counts and dict.fromkeys((0, p), counts[p])) for p in (1, 2, 3)}
+    uploads = {p: mixtures([0, 0, p], seed=p) for p in (1, 2, 3)}
     outcome = halves(GFPL | settings, K, D).server.aggregate(payloads(uploads), {}, 10)
     expected = fuse(uploads, *how)
     assert set(outcome.downloads) == {EVERYONE}
     assert same(lone(outcome.downloads[EVERYONE]), expected)
     assert expected.counts is None
     assert outcome.figures == {"components_before": 9, "components_after": len(expected)}
-    # something fused, and something did not; and each of the three settings matters
+    # something fused, and something did not; and both settings matter
     assert 4 < len(expected) < 9
-    others = [(how[0], not how[1], how[2]), (0.0, *how[1:])] + ([(*how[:2], "uniform")] if counts else [])
+    others = [(how[0], not how[1]), (0.0, how[1])]
     assert not any(same(fuse(uploads, *other), expected) for other in others)
-
-
-HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
-ROWS = 20  # training rows of a scripted client
-
-
-def test_counts_are_held_against_the_rows_of_the_roster(federation):
-    def tamper(partition, number, kind, report):
-        if kind != "train":
-            return report
-        held = HELD[partition]
-        counts = dict.fromkeys(held, ROWS // len(held))
-        if partition == 0:
-            counts[0] += 1
-        sent = mixtures(sorted(held * 2), 3, partition, counts) if number == 2 else None
-        return replace(report, payload=payload(sent))
-
-    group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
-    line = group.start(OFTEN | SINGLE | SAMPLES | {"rounds": 3}).folder.lines()[2]
-
-    assert "do not add up to its 20 training samples" in line["problems"]["0"]
-    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)
 
 
 def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):

@@ -53,15 +53,18 @@ def test_a_class_not_reported_enters_with_its_last_aligned_direction(halves):
 def test_by_algorithm_2_round_1_has_a_random_direction_for_each_class(halves):
     """Seeded unit vectors, which a class that nobody reports goes on with."""
     settings = {"protonorm.initial-directions": "random", "seed": 3}
+
+    def directions(seed):
+        server = halves({"strategy": "protonorm"} | settings | {"seed": seed}, 6, 5).server
+        return lone(server.begin().downloads[EVERYONE]).vectors
+
     both = halves({"strategy": "protonorm"} | settings, 6, 5)
     beginning = both.server.begin()
     sent = lone(beginning.downloads[EVERYONE])
     assert sent.labels.tolist() == list(range(6))
     torch.testing.assert_close(sent.vectors.norm(dim=1), torch.ones(6), rtol=0, atol=1e-6)
-    again = lone(halves({"strategy": "protonorm"} | settings, 6, 5).server.begin().downloads[EVERYONE])
-    assert torch.equal(sent.vectors, again.vectors)
-    other = lone(halves({"strategy": "protonorm"} | settings | {"seed": 4}, 6, 5).server.begin().downloads[EVERYONE])
-    assert not torch.allclose(sent.vectors, other.vectors)
+    assert torch.equal(sent.vectors, directions(3))
+    assert not torch.allclose(sent.vectors, directions(4))
     targets = both.objective.targets(ClientState(None), beginning.downloads[EVERYONE])
     torch.testing.assert_close(targets.vectors, 10 * sent.vectors)
     sets = uploads((0, 2), 5)

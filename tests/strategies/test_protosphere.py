@@ -1,6 +1,8 @@
 """Protosphere: its sums are those of all samples together; its pool by hand; whose means cross; what was lost comes
 again; what it shares with other methods of one exchange: test_one_exchange.py."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -78,14 +80,10 @@ class Fixed:
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
 def test_the_pool_is_the_weighted_product_of_both_posteriors_with_the_client_s_own_classes_before(weight):
     _, objective = halves()
-
-    class Head:
-        def classify(self, z):
-            return 3 * z[:, :K]
-
+    model = SimpleNamespace(classify=lambda z: 3 * z[:, :K])
     counts = torch.tensor([30, 10])
     prototypes = PrototypeSet(torch.tensor([0, 2]), torch.zeros(2, D), counts)
-    state = ClientState(Head(), prototypes=prototypes, pool_weight=weight)
+    state = ClientState(model, prototypes=prototypes, pool_weight=weight)
     z, scores = torch.randn(6, D), torch.randn(6, K, dtype=torch.float64)
     priors = np.array([30, 0, 10, 0]) + 1 / K
     own = torch.softmax(3 * z[:, :K].double(), dim=1)

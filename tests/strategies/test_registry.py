@@ -28,9 +28,6 @@ CONTRADICTIONS = [
     ({"strategy": "fedproto", "prototypes-from": "training"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, ["`disclose-class-counts` is false", "`fedproto`"]),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
-    ({"strategy": "gfpl", "gfpl.weighting": "samples"}, ["`disclose-class-counts` is false", "`gfpl`"]),
-    # without pseudo-features nothing is uploaded, so there is nothing to allow
-    ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
     ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
     ({"strategy": "protosphere", "privacy": "release", "encoder": "random"}, ["`privacy`", "protosphere"]),
     ({"strategy": "protosphere", "encoder": "what"}, ["`encoder`", "'what' is not an encoder"]),

@@ -2,6 +2,7 @@
 and FedORGP's pull by loops."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,16 +135,6 @@ def test_of_one_class_nothing_is_common():
     assert float(orthogonality_loss(2 * vectors, label, vectors, 1.0, 10.0)) == pytest.approx(0)
 
 
-class Linear:
-    """A model whose features are its inputs."""
-
-    def features(self, x):
-        return x
-
-    def classify(self, z):
-        return z[:, :K]
-
-
 def test_a_client_adds_the_weighted_pull_of_samples_with_a_target_and_the_first_round_has_none(halves):
     objective = halves({"strategy": "fedorgp"}, K, D).objective
     random = torch.Generator().manual_seed(2)
@@ -151,7 +142,9 @@ def test_a_client_adds_the_weighted_pull_of_samples_with_a_target_and_the_first_
     labels = torch.randint(K, (9,), generator=random)
     targets = torch.randn(K, D, generator=random, dtype=torch.float64)
     present = torch.tensor([True, False, True, True, False, True])
-    state, batch, phase = ClientState(Linear()), Batch(features, labels), Phase("train", [])
+    # its features are its inputs
+    model = SimpleNamespace(features=lambda inputs: inputs, classify=lambda z: z[:, :K])
+    state, batch, phase = ClientState(model), Batch(features, labels), Phase("train", [])
 
     plain = objective.loss(state, batch, phase, 1).total
     state.table = targets, present

@@ -14,9 +14,7 @@ from protosphere.strategies.contract import ClientState
 from protosphere.wire.checks import MessageError
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.payloads import Identity
-from tests.strategies.kin import halves_of, meet
-
-K, D = 3, 4
+from tests.strategies.kin import D, K, halves_of, meet
 
 
 def module(seed, width=5):
@@ -40,16 +38,12 @@ def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
     return meet(server, uploads, rows, [f"net{width}" for width in widths]), uploads
 
 
-def finished(server, uploads):
-    return server.aggregate(uploads, {}, 1)
-
-
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_the_mean_is_that_of_loops(weighting):
     rows = (10, 20, 70)
     server, uploads = met("fedavg", rows=rows)
     server.weighting = weighting
-    outcome = finished(server, uploads)
+    outcome = server.aggregate(uploads, {}, 1)
     omega = rows if weighting == "samples" else (1, 1, 1)
     for part, weights in outcome.downloads[0].items():
         for name, tensor in weights.tensors.items():
@@ -59,16 +53,12 @@ def test_the_mean_is_that_of_loops(weighting):
             np.testing.assert_allclose(tensor.numpy(), naive, rtol=1e-6, atol=1e-7)
 
 
-def rows_of_part(uploads, part):
-    return torch.stack([flat(payload[part]) for payload in uploads.values()])
-
-
 @pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
 def test_robust_means_are_those_of_all_values_at_once(how):
     server, uploads = met("fedavg", (5,) * 5, rows=(10, 20, 30, 40, 50), **{"weights.aggregation": how})
-    outcome = finished(server, uploads)
+    outcome = server.aggregate(uploads, {}, 1)
     for part, weights in outcome.downloads[0].items():
-        rows = rows_of_part(uploads, part).numpy()
+        rows = torch.stack([flat(payload[part]) for payload in uploads.values()]).numpy()
         values_of_part = flat(weights).numpy()
         if how == "geometric-median":
             # statistics decide nothing: their scale is the data's
@@ -103,18 +93,18 @@ def test_what_travels_is_what_the_method_shares():
 
 def test_architectures_are_averaged_apart_and_a_head_over_all():
     server, uploads = met("fedavg", widths=(5, 7, 5))
-    outcome = finished(server, uploads)
+    outcome = server.aggregate(uploads, {}, 1)
     assert set(outcome.downloads) == {0, 1}
     assert [server.download(p, outcome.downloads, {}, 2, True) for p in range(3)] == [0, 1, 0]
     for part in ("extractor", "head"):
         assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
     server, uploads = met("lg-fedavg", widths=(5, 7, 5))
-    assert set(finished(server, uploads).downloads) == {0}
+    assert set(server.aggregate(uploads, {}, 1).downloads) == {0}
 
 
 def test_a_group_that_did_not_answer_keeps_its_weights():
     server, uploads = met("fedavg", widths=(5, 7, 5))
-    outcome = finished(server, {0: uploads[0]})
+    outcome = server.aggregate({0: uploads[0]}, {}, 1)
     assert (set(outcome.downloads), outcome.keeps) == ({0}, True)
 
 

@@ -102,7 +102,6 @@ def watched(settings, seen, grid=LocalGrid):
                 identity = reply.content["config"]
                 if "discloses" in identity:
                     seen.said[identity["partition"]] = list(identity["discloses"])
-                    seen.arrays["up"] |= {"counts"} if identity["class_counts"] else set()
             return replies
 
         def _heard(self, way, records):

@@ -192,7 +192,6 @@ FIELDS = {
             ("classes", "`classes`", [["0"], [0.0], [True], [-1, 0], [2, 0], [0, 0]]),
             ("classes", "holds 0 classes", [[]]),
             ("classes", "3 class names", [[0, 3]]),
-            ("class_counts", "`class_counts`", [[90], [0, 90], [45, 44], [45.0, 45.0], ["45", "45"], [95, -5]]),
             ("class_names", "`class_names`", [[1, 2, 3], ["cat", "dog\n", "rabbit"], "cat", ["x"] * 65537]),
             *((name, f"`{name}`", [3, ["a"], "a\n", LONG]) for name in ("model", "settings", "encoder", "domain")),
             ("name", "`name`", [3, "\u202ea", "x" * 61]),
