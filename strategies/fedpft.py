@@ -10,6 +10,9 @@ strategies/one_exchange.py defines which clients send when. The mixtures are tho
 all draws, whenever a new client has sent. A component of one sample is that sample: the server gets every sample of a
 class with k samples or fewer.
 
+With a robust `fedpft.aggregation`, if three clients or more hold a class, each client's mixture is moved to a robust
+centre of the class, and its variance is bounded by the median.
+
 Departures. A component has one variance for all dimensions; the paper's `diag` and `full` covariances and its
 serverless and differentially private exchanges are not implemented.
 Features are unit vectors (draws are not), while the paper uses the encoder's output; with unit vectors, the baseline's
@@ -27,6 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from protosphere import method as m
 from protosphere.models.seeded import drawn
+from protosphere.prototypes.aggregation import FEW, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
 from protosphere.strategies.by_client import pack_parts, unpack_parts
 from protosphere.strategies.encoder_space import CLASSIFIER, DISCLOSURES, linear_classifier
@@ -34,6 +38,7 @@ from protosphere.strategies.one_exchange import DOWN, ONE_EXCHANGE, OneExchange,
 
 MOST_DRAWS = 500_000  # most draws of all clients; if there are more samples, each class of each client gets its share
 BATCH = 32  # the baseline's batch size
+LEAST_SPREAD = 1e-6  # least total variance of a mixture; below it, a component is a single sample
 ROUNDED = 1e-3  # tolerance for the length of unit vectors after rounding
 
 
@@ -46,12 +51,14 @@ class FedPFTSettings:
         epochs: server epochs over samples of the mixtures. Ours.
         learning_rate: learning rate of AdamW. Ours.
         fewest: classes with fewer samples are not sent. Paper: 1.
+        aggregation: how each class's mixtures are aggregated. Paper: mean of unchanged mixtures.
     """
 
     components: m.AtLeastOne = 1
     epochs: m.AtLeastOne = 100
     learning_rate: m.Positive = 0.03
     fewest: m.AtLeastOne = 1
+    aggregation: m.ClassAggregation = "mean"
 
 
 class FedPFTObjective(OneExchangeObjective):
@@ -88,6 +95,8 @@ class FedPFT(OneExchange):
         # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in by_client.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
+        if self.aggregation != "mean":
+            by_client = bounded_mixtures(by_client, self.aggregation)
         # by ascending partition, so that the order of arrival has no effect
         draws = [self._draw(partition, mixtures, share) for partition, mixtures in sorted(by_client.items())]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
@@ -122,6 +131,47 @@ class FedPFT(OneExchange):
                 optimiser.step()
                 total += loss.detach() * len(batch)
         return head, float(total) / max(len(labels), 1)
+
+
+def bounded_mixtures(by_client: Mapping[int, m.MixtureSet], how: m.ClassAggregation) -> dict[int, m.MixtureSet]:
+    """Mixtures of which few clients cannot move a class. For each class that three clients or more hold, a client's
+    mean is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
+    clients' median."""
+    moved = {
+        partition: (mixtures.means.double().clone(), mixtures.variances.double().clone())
+        for partition, mixtures in by_client.items()
+    }
+    holders: dict[int, list[int]] = {}
+    for partition, mixtures in by_client.items():
+        for label in mixtures.labels.unique().tolist():
+            holders.setdefault(label, []).append(partition)
+    for label, partitions in holders.items():
+        if len(partitions) < FEW:
+            continue
+        centres, spreads = [], []
+        for partition in partitions:
+            mixtures = by_client[partition]
+            is_of_class = mixtures.labels == label
+            shares, means = mixtures.weights[is_of_class].double(), mixtures.means[is_of_class].double()
+            centre = shares @ means
+            deviations = (means - centre).square().sum(dim=1) + mixtures.variances[is_of_class].double().sum(dim=1)
+            centres.append(centre)
+            spreads.append(shares @ deviations)
+        points, spread = torch.stack(centres), torch.stack(spreads)
+        new_points = clipped(points) if how == "clipped-mean" else geometric_median(points).expand_as(points)
+        # single samples have no variance and are no measure for others
+        varies = spread > LEAST_SPREAD
+        usual = spread[varies].median() if bool(varies.any()) else spread.max()
+        factors = (usual / spread.clamp(min=1e-300)).clamp(max=1)
+        for partition, centre, new_centre, factor in zip(partitions, points, new_points, factors, strict=True):
+            is_of_class = by_client[partition].labels == label
+            all_means, all_variances = moved[partition]
+            all_means[is_of_class] = new_centre + factor.sqrt() * (all_means[is_of_class] - centre)
+            all_variances[is_of_class] = all_variances[is_of_class] * factor
+    return {
+        partition: replace(mixtures, means=means.to(mixtures.means.dtype), variances=variances.to(mixtures.means.dtype))
+        for (partition, mixtures), (means, variances) in zip(by_client.items(), moved.values(), strict=True)
+    }
 
 
 def _choose_exchange(options: m.Options) -> m.Exchange:

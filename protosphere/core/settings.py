@@ -418,7 +418,6 @@ GONE = {
     "gfpl.weighting": "components have their weights in the client's mixture, and no class counts are uploaded",
     "fraug.variant": "the distances are those that the authors use for digits",
     "fedpft.covariance": "a component has one variance for all dimensions",
-    "fedpft.aggregation": "where clients may lie, use `fedncm` with `fedncm.aggregation`",
     "fed3r.normalise": "weights keep their lengths, as in AFL",
     **dict.fromkeys(("fed3r.random-features", "fed3r.sigma"), "Fed3R works on the encoder's features"),
 }

@@ -33,7 +33,7 @@ SETTINGS, ROSTER, STATUS = "settings.json", "roster.json", "status.json"
 LINES, CHECKPOINT, SUMMARY = "metrics.jsonl", "checkpoint.safetensors", "summary.json"
 TIMES_BY_CLIENT = ("train", "evaluate", "client")  # fields of a line's `time` that are by client
 UNFINISHED = ("starting", "running")  # states of a run that has not ended
-FORMAT = 6  # the format of a run's folder; this program cannot read others
+FORMAT = 7  # the format of a run's folder; this program cannot read others
 REMEDY = "restore it from a copy, or start a new run"
 # bytes of a new run's name before its random digits, since a data set's name may be too long for a file
 LONGEST_NAME = 100

@@ -43,8 +43,6 @@ MORE = {
     "fedpagr": {"fedpagr.dropout": 0.0},
     "fedproc": {"fedproc.dropout": 0.0},
     "fedkd": {"fedkd.start-energy": 0.01, "fedkd.end-energy": 0.01},
-    # a twentieth of its steps
-    "fedpft": {"fedpft.epochs": 5},
 }
 DECIMALS, STEP = 3, 0.04  # of figures; how far an accuracy may be off: two of about sixty test rows
 NEAR, SHARE = 2e-3, 5e-3  # how far any other figure may be off: absolutely, and as a share

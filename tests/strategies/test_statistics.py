@@ -6,9 +6,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from protosphere.prototypes.aggregation import class_centres, clipped
+from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE
 from protosphere.strategies.fedcof import gram_of
+from protosphere.strategies.fedpft import bounded_mixtures
 from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
 from tests.strategies.in_space import halves, samples, scores_of, unit, upload_of
 
@@ -92,6 +94,23 @@ def test_a_state_has_what_it_was_made_of():
     assert statistics_of(state_of({}, pool({}, K, D, "mean"))) == {}
 
 
+def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():
+    def mixture(shift, spread):
+        means = torch.tensor([[1.0 + shift, 0.0], [-1.0 + shift, 0.0]])
+        return MixtureSet(
+            torch.tensor([0, 0]), means, torch.full((2, 2), spread), torch.tensor([0.5, 0.5]), torch.tensor([8, 8])
+        )
+
+    clients = {0: mixture(0.0, 1.0), 1: mixture(0.0, 1.0), 2: mixture(50.0, 9.0)}
+    bounded = bounded_mixtures(clients, "geometric-median")
+    assert torch.allclose(bounded[0].means, clients[0].means, atol=1e-5)
+    # of variance 1 + 2 is usual and 1 + 18 is not: both shrink by 3 / 19
+    assert torch.allclose(bounded[2].variances, torch.full((2, 2), 9 * 3 / 19))
+    assert torch.allclose(bounded[2].means[:, 0].abs(), torch.full((2,), (3 / 19) ** 0.5), atol=1e-5)
+    # of two holders both stay as they are
+    assert torch.equal(bounded_mixtures({0: clients[0], 2: clients[2]}, "clipped-mean")[2].means, clients[2].means)
+
+
 def test_a_class_of_two_holders_varies_with_a_robust_centre_as_without():
     vectors = torch.tensor([[0.6, 0.0], [0.0, 0.6]])
     clients = [PrototypeSet(torch.tensor([0]), vectors[k : k + 1], torch.tensor([n])) for k, n in enumerate((10, 1))]
@@ -165,12 +184,13 @@ def test_a_liar_that_knows_what_the_others_send_costs_robust_means_little(reflec
         assert accuracy(with_liar, how) > without - 3.5
 
 
-@pytest.mark.parametrize("method", ["protosphere", "fedcgs", "fedncm", "fed3r", "fedcof"])
+@pytest.mark.parametrize("method", ["protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft"])
 def test_every_method_pools_as_its_setting_says(method):
     """One client of five calls every class by another's name, and has as many samples as the others together."""
     features, labels = samples(n=200, classes=4, dim=5)
     sizes = [40] * 4 + [160]
-    settings = {"disclose-class-counts": True} if method == "fed3r" else {}
+    settings = {"fedpft.epochs": 20} if method == "fedpft" else {}
+    settings |= {"disclose-class-counts": True} if method == "fed3r" else {}
 
     def accuracy(aggregation):
         server, objective = halves(method, sizes, **{f"{method}.aggregation": aggregation}, **settings)
