@@ -1,4 +1,4 @@
-"""From words on the command line to a checked run: parsing, merging, paths, each mistake by what is wrong."""
+"""From words on the command line to a checked run: parsing, merging, paths, resuming."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_a_toml_file_may_have_tables(tmp_path):
     assert read_assignments("mine.toml") == {"rounds": 3, "protonorm.gamma": 2, "fedproto.aggregation": "median"}
 
 
-def test_a_file_that_an_editor_of_windows_wrote_is_read_as_any_other(tmp_path):
+def test_files_with_a_byte_order_mark_are_read(tmp_path):
     (tmp_path / "mine.toml").write_bytes('rounds = 3\r\nown-settings = "ü"\r\n'.encode("utf-8-sig"))
     assert read_toml(tmp_path / "mine.toml") == {"rounds": 3, "own-settings": "ü"}
     (tmp_path / "table.toml").write_bytes(BOM_UTF8 + b'methods = ["local"]\r\ndatasets = ["digits"]\r\n')
@@ -66,7 +66,7 @@ def test_a_file_that_an_editor_of_windows_wrote_is_read_as_any_other(tmp_path):
 # --- merging ----------------------------------------------------------------------------------------
 
 
-def test_nothing_asked_is_the_defaults_with_ten_clients():
+def test_without_arguments_a_plan_has_the_defaults_and_ten_clients():
     made = plan()
     assert (made.run_config, made.clients) == (known_settings() | {"clients": 10}, 10)
 
@@ -90,29 +90,16 @@ def test_the_authors_table_is_that_of_the_methods_page():
     assert (counts.sum(axis=0) == 6000).all()
 
 
-def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
+def test_another_partition_drops_the_table_of_the_preset():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
-    with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but a partition table divides the samples"):
-        plan(["alpha=0.5"], preset="protonorm-cifar10")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
 
 
-def test_a_table_is_sought_from_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.csv").write_text(",".join(["client", *map(str, range(10))]) + "\n" + "0" + ",9" * 10 + "\n")
-    made = plan(['partition="table" partition-table="mine.csv"'], clients=1).run_config
-    assert made["partition-table"] == str(tmp_path / "mine.csv")
-    with pytest.raises(DataError, match="has 1 rows, but it needs one for each of the run's 2 clients"):
-        plan(['partition="table" partition-table="mine.csv"'], clients=2)
-
-
-def test_another_strategy_leaves_a_presets_method_behind_but_not_what_is_asked_for_by_hand():
+def test_another_strategy_drops_the_settings_of_the_presets_method():
     made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
     assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
     assert (made["rounds"], made["strategy"]) == (300, "fedproto")
-    with pytest.raises(SettingError, match=r"^setting `protonorm\.gamma` is 3, but `fedproto` "):
-        plan(['strategy="fedproto" protonorm.gamma=3'], preset="protonorm-cifar10")
 
 
 # --- paths ------------------------------------------------------------------------------------------
@@ -144,14 +131,14 @@ def test_a_comma_in_a_list_of_folders_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "in, out")
     with pytest.raises(SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would split it"):
         plan(['dataset="./one,digits"'])
-    with pytest.raises(DataError, match="a list with an empty item"):
-        plan(['dataset="./one,,digits"'])
 
 
-def test_other_paths_are_resolved_and_not_made(tmp_path):
+def test_other_paths_are_resolved_and_not_created(tmp_path):
     (tmp_path / "mine.csv").write_text(",".join(["client", *map(str, range(10))]) + "\n" + "0" + ",9" * 10 + "\n")
-    made = plan(['partition="table" partition-table="mine.csv"'], clients=1).run_config
-    assert made["partition-table"] == str(tmp_path / "mine.csv")
+    table = 'partition="table" partition-table="mine.csv"'
+    assert plan([table], clients=1).run_config["partition-table"] == str(tmp_path / "mine.csv")
+    with pytest.raises(DataError, match="has 1 rows, but it needs one for each of the run's 2 clients"):
+        plan([table], clients=2)
     assert plan(['encoder="hf:./encoder"'], trains=False).run_config["encoder"] == f"hf:{tmp_path / 'encoder'}"
     for settings, results, found in (
         ([], "out", "out"),
@@ -204,7 +191,7 @@ def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
     assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
 
 
-def test_results_tells_where_to_look_for_a_run(cut_run, tmp_path):
+def test_a_run_is_looked_up_in_the_results_folder(cut_run, tmp_path):
     os.rename(cut_run.parent, tmp_path / "moved")
     assert plan(resume="latest", results="moved").run_config["resume"] == str(tmp_path / "moved" / cut_run.name)
 
@@ -212,32 +199,26 @@ def test_results_tells_where_to_look_for_a_run(cut_run, tmp_path):
 # --- mistakes ---------------------------------------------------------------------------------------
 
 
-def test_a_damaged_table_of_parquet_is_a_sentence(tmp_path):
-    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(DataError, match=r"cannot be read \(.*\)"):
-        plan(['dataset="./t.parquet"'])
-
-
 @pytest.mark.parametrize(
-    ("roster", "said"),
+    ("roster", "words"),
     [(None, "cannot be read"), ("[{", "cannot be read"), ("{}", "holds no list"), ("[]", "names no")],
 )
-def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
+def test_a_roster_without_a_number_of_clients_is_refused(roster, words, cut_run):
     change(cut_run, {"clients": 0})
     (cut_run / "roster.json").unlink()
     if roster is not None:
         (cut_run / "roster.json").write_text(roster)
-    with pytest.raises(SettingError, match=rf"^{cut_run}/roster.json .*{said}"):
+    with pytest.raises(SettingError, match=rf"^{cut_run}/roster.json .*{words}"):
         plan(resume="latest")
 
 
-def test_an_old_setting_of_another_type_is_a_sentence(cut_run):
+def test_a_stored_setting_of_another_type_is_refused(cut_run):
     change(cut_run, {"clients": "six"})
     with pytest.raises(SettingError, match=r'^setting `clients` is "six", but it should be a valid integer'):
         plan(resume="latest")
 
 
-def test_of_many_tables_a_few_are_named(tmp_path):
+def test_the_note_on_many_tables_names_five(tmp_path):
     for number in range(7):
         rows = "".join(f"{row},{row % 2}\n" for row in range(80))
         (tmp_path / f"site{number}.csv").write_text("x,label\n" + rows)
