@@ -34,7 +34,7 @@ SPIRAL = Entry("S", {"dataset": "spiral"})
 QUICK = {"models": "tiny_perceptron", "spiral_points": 60, "clients": 3, "device": "cpu", "quiet": True}
 
 
-# --- entry points: each takes what is given and raises ----------------------------------------------------------
+# --- entry points: each takes what is arguments and raises ----------------------------------------------------------
 
 
 def command(name):
@@ -59,23 +59,25 @@ def narrow_file(choices, tmp_path):
     narrow(read(tmp_path / "table.toml"), **choices)
 
 
-def expand_changed(given, tmp_path):
-    overrides, changes = given
+def expand_changed(arguments, tmp_path):
+    overrides, changes = arguments
     expand(ComparisonSpec("test", **({"methods": (LOCAL,), "datasets": (DIGITS,)} | changes)), overrides, {})
 
 
-def compare_in_python(given, tmp_path):
-    protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], "rounds": 2, **QUICK} | given))
+def compare_in_python(arguments, tmp_path):
+    protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], "rounds": 2, **QUICK} | arguments))
 
 
 ENTRIES = {name: command(name) for name in ("run", "compare", "data", "report", "privacy", "new")} | {
-    "read_assignments": lambda given, tmp_path: read_assignments(given),
-    "plan": lambda given, tmp_path: plan(**given),
+    "read_assignments": lambda arguments, tmp_path: read_assignments(arguments),
+    "plan": lambda arguments, tmp_path: plan(**arguments),
     "file": read_changed,
     "narrow": narrow_file,
-    "with_variants": lambda given, tmp_path: with_variants(load(), [given]),
+    "with_variants": lambda arguments, tmp_path: with_variants(load(), [arguments]),
     "expand": expand_changed,
-    "protosphere.run": lambda given, tmp_path: protosphere.run(**({"dataset": "spiral", "rounds": 3, **QUICK} | given)),
+    "protosphere.run": lambda arguments, tmp_path: protosphere.run(
+        **({"dataset": "spiral", "rounds": 3, **QUICK} | arguments)
+    ),
     "protosphere.compare": compare_in_python,
 }
 
@@ -270,7 +272,7 @@ OF_CALLS = [
     ("protosphere.run", {"models": lambda: 3}, ModelError, "it returns a int"),
     ("protosphere.run", {"models": lambda: nn.Flatten(), "workers": 2}, SettingError, "put it into a file"),
     ("protosphere.run", {"dataset": WITHOUT_CLASSES}, CodeError, "no whole number"),
-    ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is given a int"),
+    ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is arguments a int"),
     ("protosphere.compare", {"models": lambda: nn.Flatten()}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": [ServerHalf]}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": []}, SettingError, "`methods`"),
@@ -286,7 +288,7 @@ OF_CALLS = [
     ("protosphere.compare", {"datasets": [(X, Y), (X + 1, Y)]}, SettingError, '"arrays" is there twice; give each a'),
     ("protosphere.compare", {"datasets": [{"dataset": (X, Y[:7])}]}, DataError, "120 rows"),
 ]
-TABLE = [(entry, given, SystemExit, word) for entry, given, word in OF_COMMANDS] + OF_CALLS
+TABLE = [(entry, arguments, SystemExit, word) for entry, arguments, word in OF_COMMANDS] + OF_CALLS
 
 
 def files_in(folder):
@@ -296,12 +298,14 @@ def files_in(folder):
 
 
 @pytest.mark.parametrize(
-    ("entry", "given", "kind", "word"), TABLE, ids=[f"{entry} {str(given)[:40]}" for entry, given, *_ in TABLE]
+    ("entry", "arguments", "kind", "word"),
+    TABLE,
+    ids=[f"{entry} {str(arguments)[:40]}" for entry, arguments, *_ in TABLE],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_started(
-    entry, given, kind, word, tmp_path, home, cut_run, monkeypatch
+    entry, arguments, kind, word, tmp_path, home, cut_run, monkeypatch
 ):
-    def start(*arguments, **keywords):
+    def start(*values, **keywords):
         pytest.fail("something is started")
 
     monkeypatch.chdir(tmp_path)
@@ -317,7 +321,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_started(
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
     before = files_in(tmp_path)
     with pytest.raises(kind) as caught:
-        ENTRIES[entry](given, tmp_path)
+        ENTRIES[entry](arguments, tmp_path)
     assert type(caught.value) is kind
     sentence = str(caught.value)
     places = {"{here}": tmp_path, "{parent}": tmp_path.parent, "{run}": cut_run}

@@ -44,11 +44,11 @@ def test_runs_of_a_trusted_comparison_are_trusted(run, two_rows):
         "from torch import nn\ndef make(input_shape, feature_dim):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, feature_dim))\n"
     )
-    own = {"models": f"{folder.path / 'net.py'}:make"}
+    models = {"models": f"{folder.path / 'net.py'}:make"}
     content = json.loads((folder.path / FILE).read_text())
-    content["trials"] = [{**entry, "settings": entry["settings"] | own} for entry in content["trials"]]
+    content["trials"] = [{**entry, "settings": entry["settings"] | models} for entry in content["trials"]]
     (folder.path / FILE).write_text(json.dumps(content))
-    run(trial.settings | own | {"results-dir": str(folder.of(trial))}, clients=2)
+    run(trial.settings | models | {"results-dir": str(folder.of(trial))}, clients=2)
     with pytest.raises(protosphere.SettingError, match="trust=True"):
         protosphere.Comparison(folder.path)
     comparison = protosphere.Comparison(folder.path, trust=True)
@@ -119,7 +119,7 @@ def test_a_comparison_is_read_from_its_folder_with_runs_reports_and_plots():
 def test_equal_arrays_are_stored_once(home):
     arguments = {name: value for name, value in QUICK.items() if name not in ("spiral_points", "quiet")}
     moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    entries = [_table_of("datasets", given) for given in ((X, Y), (X.copy(), Y.copy()), moved)]
+    entries = [_table_of("datasets", data) for data in ((X, Y), (X.copy(), Y.copy()), moved)]
     first, again, other = (entry["dataset"] for entry in entries)
     assert first == again != other
     assert [entry["label"] for entry in entries] == ["arrays", "arrays", "moved"]

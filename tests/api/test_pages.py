@@ -181,9 +181,9 @@ def test_the_printed_encoder_is_one():
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 
-@pytest.mark.parametrize("shown", [each for each in blocks() if each.language in PARSERS], ids=str)
-def test_every_block_of_toml_yaml_or_json_is_valid(shown):
-    assert PARSERS[shown.language](shown.text)
+@pytest.mark.parametrize("printed_block", [each for each in blocks() if each.language in PARSERS], ids=str)
+def test_every_block_of_toml_yaml_or_json_is_valid(printed_block):
+    assert PARSERS[printed_block.language](printed_block.text)
 
 
 def test_the_printed_project_of_a_flower_app_names_existing_components():
@@ -350,8 +350,8 @@ WITH_PROTOSPHERE = [
 ]
 
 
-@pytest.mark.parametrize("shown", WITH_PROTOSPHERE, ids=str)
-def test_protosphere_understands_every_command_of_a_block(shown, project, monkeypatch, undrawn):
+@pytest.mark.parametrize("printed_block", WITH_PROTOSPHERE, ids=str)
+def test_protosphere_understands_every_command_of_a_block(printed_block, project, monkeypatch, undrawn):
     """Small data stand for CIFAR-10 and others; what would be downloaded from a hub is not checked."""
     place, name = project
     monkeypatch.chdir(place / "work")
@@ -373,7 +373,7 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
     monkeypatch.setattr(flower, "launch", stop)
     monkeypatch.setattr(ray_cluster, "nodes_at", lambda address: [ray_cluster.Node(8, 0)])
     monkeypatch.setattr(ray_cluster, "cluster_address", lambda address: address)
-    text = shown.text.replace("<run>", name).replace("FOLDER", os.environ["PROTOSPHERE_HOME"])
+    text = printed_block.text.replace("<run>", name).replace("FOLDER", os.environ["PROTOSPHERE_HOME"])
     # no GPU is needed to read what is set
     text = text.replace('device="cuda" precision="bf16"', 'device="cpu"')
     for words in commands_in(text):
@@ -392,5 +392,5 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
             done = CliRunner().invoke(app, words)
         assert done.exit_code == 0 or isinstance(done.exception, ReadError), f"{words}: {done.output}"
     if "--export-columns" in text:
-        printed = block(shown.page, language="json")
-        assert json.loads(Path("columns.json").read_text("utf-8")) == json.loads(printed)
+        columns = block(printed_block.page, language="json")
+        assert json.loads(Path("columns.json").read_text("utf-8")) == json.loads(columns)

@@ -245,9 +245,9 @@ protosphere.run
 
 
 def run(workers):
-    made = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
-                           device="cpu", local_epochs=1, momentum=0.0, report=False, workers=workers)
-    print(made.folder)
+    result = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
+                             device="cpu", local_epochs=1, momentum=0.0, report=False, workers=workers)
+    print(result.folder)
 
 
 if __name__ == "__main__":
@@ -263,9 +263,9 @@ def test_a_script_beside_a_folder_of_the_name_of_a_package_runs_with_workers(tmp
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
     (tmp_path / "mine.py").write_text(SCRIPT)
-    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    first, *printed = ran.stdout.splitlines()
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, *printed = done.stdout.splitlines()
     assert first == "theirs"
     one, two = (protosphere.load(line) for line in printed if line.startswith("/"))
     lines = [line for line in printed if line.startswith("round ")]

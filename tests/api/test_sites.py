@@ -57,8 +57,8 @@ def test_values_of_a_column_are_names_and_hostile_ones_are_harmless():
     names = ["b Mary /b & Co", "1+1", "Roma"]
     assert run.clients.groupby("client")["name"].first().tolist() == names
     page = write_report(run.folder).read_text()
-    shown = html.escape(names[0])
-    assert f"({shown})</th>" in page
+    escaped = html.escape(names[0])
+    assert f"({escaped})</th>" in page
     assert not re.search(r"<b>Mary|=1\+1", page)
     tables = list((run.folder / "pictures").glob("*.csv"))
     assert tables

@@ -35,8 +35,8 @@ def test_it_is_the_template_that_the_page_links(written):
 
 def test_the_printed_command_runs_both_halves_of_the_method(written):
     (words,) = re.findall(r"^run it: +protosphere run -c '(.*)'$", written[1], flags=re.MULTILINE)
-    quick = 'rounds=3 models="tiny_perceptron" device="cpu"'
-    run = CliRunner().invoke(app, ["run", "--clients", "3", "-c", f"{words} {quick}"])
+    quick = 'rounds=3 models="tiny_perceptron" device="cpu" max-samples=400'
+    run = CliRunner().invoke(app, ["run", "--clients", "2", "-c", f"{words} {quick}"])
     assert run.exit_code == 0, run.output
     losses = protosphere.load().rounds.reindex(columns=["loss/cross-entropy", "loss/cosine"])
     assert losses.loc[1:2, "loss/cosine"].isna().tolist() == [True, False]

@@ -102,8 +102,8 @@ def run_of(place):
     @functools.cache
     def make(form):
         (place / form).mkdir()
-        run, own = FORMS[form](place / form)
-        return run, run.client(0), own
+        run, samples = FORMS[form](place / form)
+        return run, run.client(0), samples
 
     return make
 
@@ -193,11 +193,11 @@ def test_images_with_classes_have_an_accuracy(predict, trained, scans, tmp_path,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_accuracies_are_those_of_the_runs_own_evaluation(form, run_of, predict):
-    run, client, own = run_of(form)
+    run, client, samples = run_of(form)
     last = run.clients[run.clients["client"] == 0].iloc[-1]
     labels = FRAME["outcome"][OWN].tolist() if form in ("csv", "parquet") else Y[OWN].tolist()
     for rule in ("local-prototypes", "classifier"):
-        result, table = predict(client.folder, own, "--rule", rule)
+        result, table = predict(client.folder, samples, "--rule", rule)
         assert (result.exit_code, result.stderr) == (0, "")
         assert table["label"].tolist() == labels
         assert (table["label"] == table["prediction"]).mean() == last[f"accuracy/{rule}"]
@@ -206,8 +206,8 @@ def test_accuracies_are_those_of_the_runs_own_evaluation(form, run_of, predict):
 
 
 def test_a_table_may_have_other_columns_and_unreadable_rows(trained, predict, tmp_path):
-    own = FRAME[:7].rename(columns={"outcome": "end"}).assign(noise=1.5)
-    result, _ = predict(trained["csv"], write(own, tmp_path / "own.csv"), "--label-column", "end")
+    samples = FRAME[:7].rename(columns={"outcome": "end"}).assign(noise=1.5)
+    result, _ = predict(trained["csv"], write(samples, tmp_path / "own.csv"), "--label-column", "end")
     assert " of 7)" in result.stdout
     broken = FRAME[:8].drop(columns="outcome").astype(object)
     broken.loc[7, "age"] = "old"

@@ -16,9 +16,11 @@ def privacy(*arguments):
 
 
 def spend(folder, number):
-    asked = Asked({"number": number}, f"run-{number}", "row", "random", SHAPE, SHAPE.variance(rho_of(1.0, 1e-5)), 1e-5)
-    Ledger(folder / "privacy").release(asked, lambda: torch.zeros(2, 4, dtype=torch.int64))
-    return asked.rho
+    request = Asked(
+        {"number": number}, f"run-{number}", "row", "random", SHAPE, SHAPE.variance(rho_of(1.0, 1e-5)), 1e-5
+    )
+    Ledger(folder / "privacy").release(request, lambda: torch.zeros(2, 4, dtype=torch.int64))
+    return request.rho
 
 
 def test_it_prints_each_release_and_their_total_cost(tmp_path, monkeypatch):

@@ -32,8 +32,8 @@ def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
     flags = ("clients", "cpus_per_client", "gpus_per_client", "verbose")
     assert [launched[name] for name in flags] == [7, 2, 0.5, True]
     # a SuperLink's machines have paths of their own
-    given = ["--results", "/there", "-c", 'dataset="x-rays" rounds=3', "--clients", "5"]
-    assert invoke("--on", "superlink:clinics", *given).exit_code == 0
+    arguments = ["--results", "/there", "-c", 'dataset="x-rays" rounds=3', "--clients", "5"]
+    assert invoke("--on", "superlink:clinics", *arguments).exit_code == 0
     assert (launched["connection"], launched["clients"]) == ("clinics", 5)
     assert launched["run_config"]["results-dir"] == "/there"
 
@@ -66,8 +66,8 @@ def test_a_run_of_a_superlink_is_resumed(invoke, launched, tmp_path, monkeypatch
     (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"batch-size": 7}))
     monkeypatch.chdir(tmp_path.parent)
     places = {"folder": tmp_path, "name": tmp_path.name}
-    asked = ["--on", "superlink:clinics", "--resume", resume.format(**places), "-c", "rounds=9"]
-    assert invoke(*asked).exit_code == 0
+    arguments = ["--on", "superlink:clinics", "--resume", resume.format(**places), "-c", "rounds=9"]
+    assert invoke(*arguments).exit_code == 0
     changes = {"resume": stored.format(**places), "rounds": 9, "batch-size": batch_size}
     assert launched["run_config"] == known_settings() | changes
 

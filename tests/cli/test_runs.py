@@ -60,6 +60,6 @@ def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, fil
         (home / "results" / folder).mkdir(parents=True)
         for name, content in files.items():
             (home / "results" / folder / name).write_text(json.dumps(content))
-    found = list_runs()
-    assert found["odd"] == ["?", "?", "unreadable", "-"]
-    assert ".vscode" not in found
+    cells = list_runs()
+    assert cells["odd"] == ["?", "?", "unreadable", "-"]
+    assert ".vscode" not in cells

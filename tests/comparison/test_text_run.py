@@ -62,9 +62,9 @@ def test_clients_of_different_depth_train_on_notes(run, settings, place):
 
 
 def test_texts_need_models_of_texts(settings):
-    given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
+    assignments = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
     with pytest.raises(DataError, match="holds texts"):
-        plan([given], clients=CLIENTS)
+        plan([assignments], clients=CLIENTS)
     with pytest.raises(DataError, match="takes texts"):
         plan([f'models="{settings["models"]}"'], clients=CLIENTS)
 

@@ -144,17 +144,18 @@ def choice_among(accuracies, folder):
     return spec, folder, trials
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_tables_show_the_variant_with_the_best_validation_accuracy(tmp_path):
     spec, folder, trials = choice_among(VALIDATION, tmp_path)
-    accuracies, gaps, tried, _ = write_all(folder, spec, trials).tables
+    accuracies, differences, variants, _ = write_all(folder, spec, trials).tables
     assert accuracies.texts["digits"].to_dict() == {
         "local": "32.50 ± 3.54",
         "protonorm": "45.00 ± 7.07",
         "majority class": "50.00 ± 0.00",
     }
     assert "digits: validation chose gamma = 10 of protonorm among 3." in accuracies.notes
-    assert list(gaps.texts.index) == ["digits"]
-    assert tried.texts["digits"][tried.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
+    assert list(differences.texts.index) == ["digits"]
+    assert variants.texts["digits"][variants.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
     page = (folder.path / "report.html").read_text()
     assert "<strong>80.00 ± 14.14</strong>" in page
     assert "1 data set, 2 methods, 2 seeds (0, 1)" in page, "the methods of the tables, not their variants"
@@ -165,9 +166,9 @@ def test_the_tables_show_the_variant_with_the_best_validation_accuracy(tmp_path)
 def test_the_first_of_equal_variants_is_chosen_and_none_while_a_trial_is_missing(tmp_path):
     spec, folder, trials = choice_among(VALIDATION | {"3": (0.8, 0.8)}, tmp_path)
     tables = tables_of(*choose_variants(spec, collect(folder, spec, trials)))
-    tried = tables[2]
-    assert tried.texts["digits"]["protonorm, gamma = 10"] == "80.00 ± 14.14"
-    assert list(tried.texts.index[tried.bold["digits"]]) == ["protonorm, gamma = 3"]
+    variants = tables[2]
+    assert variants.texts["digits"]["protonorm, gamma = 10"] == "80.00 ± 14.14"
+    assert list(variants.texts.index[variants.bold["digits"]]) == ["protonorm, gamma = 3"]
     shutil.rmtree(folder.of(trials[-1]))
     accuracies = tables_of(*choose_variants(spec, collect(folder, spec, trials)))[0]
     assert accuracies.texts["digits"]["protonorm"] == "-"
@@ -218,6 +219,6 @@ def test_numbers_make_a_curve_in_their_order_and_words_stand_side_by_side(text, 
     setting = text.partition("=")[0]
     accuracies = {label: (0.5 + 0.01 * number,) for number, label in enumerate(labels(spec)) if "=" in label}
     plot = by_value(spec, frame_of(accuracies), "digits", setting, "vary")
-    curve = next(drawn for drawn in plot.axes[0].lines if len(drawn.get_xdata()) == len(points))
+    curve = next(curve for curve in plot.axes[0].lines if len(curve.get_xdata()) == len(points))
     assert list(curve.get_xdata()) == points
     assert curve.get_linestyle() == line

@@ -36,7 +36,7 @@ def change(folder, changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("  \t ", {}),
         ("rounds=5 alpha=0.5 seed=-3", {"rounds": 5, "alpha": 0.5, "seed": -3}),
@@ -45,8 +45,8 @@ def change(folder, changes):
         ('dataset="a=b \\"c\\" é"', {"dataset": 'a=b "c" é'}),
     ],
 )
-def test_assignments_are_typed_like_toml(text, found):
-    assert repr(read_assignments(text)) == repr(found)
+def test_assignments_are_typed_like_toml(text, expected):
+    assert repr(read_assignments(text)) == repr(expected)
 
 
 def test_a_toml_file_may_have_tables(tmp_path):
@@ -67,16 +67,16 @@ def test_files_with_a_byte_order_mark_are_read(tmp_path):
 
 
 def test_without_arguments_a_plan_has_the_defaults_and_ten_clients():
-    made = plan()
-    assert (made.run_config, made.clients) == (known_settings() | {"clients": 10}, 10)
+    run_plan = plan()
+    assert (run_plan.run_config, run_plan.clients) == (known_settings() | {"clients": 10}, 10)
 
 
-def test_later_wins(tmp_path):
+def test_later_values_override_earlier_ones(tmp_path):
     (tmp_path / "mine.toml").write_text("rounds = 3\nalpha = 0.7\nseed = 1\n")
-    made = plan(["rounds=2 alpha=0.2 clients=7", "mine.toml", "seed=9"], preset="spiral", clients=4)
-    wanted = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
-    assert {name: made.run_config[name] for name in wanted} == wanted
-    assert (made.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
+    run_plan = plan(["rounds=2 alpha=0.2 clients=7", "mine.toml", "seed=9"], preset="spiral", clients=4)
+    expected = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
+    assert {name: run_plan.run_config[name] for name in expected} == expected
+    assert (run_plan.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
 
 
 def test_the_authors_table_is_that_of_the_methods_page():
@@ -91,22 +91,22 @@ def test_the_authors_table_is_that_of_the_methods_page():
 
 
 def test_another_partition_drops_the_table_of_the_preset():
-    made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
-    assert (made["partition"], made["partition-table"]) == ("iid", "")
+    settings = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
+    assert (settings["partition"], settings["partition-table"]) == ("iid", "")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
 
 
 def test_another_strategy_drops_the_settings_of_the_presets_method():
-    made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
-    assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
-    assert (made["rounds"], made["strategy"]) == (300, "fedproto")
+    settings = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
+    assert settings["protonorm.gamma"] == known_settings()["protonorm.gamma"]
+    assert (settings["rounds"], settings["strategy"]) == (300, "fedproto")
 
 
 # --- paths ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("dataset", "expected"),
     [
         ("{here}/all/one", "{here}/all/one"),
         ("./all/one, digits,~/all/two", "{here}/all/one,digits,{here}/all/two"),
@@ -116,14 +116,14 @@ def test_another_strategy_drops_the_settings_of_the_presets_method():
         ("digits", "digits"),
     ],
 )
-def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp_path, monkeypatch):
+def test_paths_of_data_are_resolved_from_the_working_directory(dataset, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "digits").mkdir()
     for name in ("all/one", "all/two", "in, out/one"):
         paint(tmp_path / name, "0123456789", 2)
-    given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
-    settings = f'dataset="{given}" partition="iid" min-samples=1'
-    assert plan([settings], clients=2).run_config["dataset"] == found
+    dataset, expected = (text.format(here=tmp_path, name=tmp_path.name) for text in (dataset, expected))
+    settings = f'dataset="{dataset}" partition="iid" min-samples=1'
+    assert plan([settings], clients=2).run_config["dataset"] == expected
 
 
 def test_a_comma_in_a_list_of_folders_is_refused(tmp_path, monkeypatch):
@@ -140,12 +140,12 @@ def test_other_paths_are_resolved_and_not_created(tmp_path):
     with pytest.raises(DataError, match="has 1 rows, but it needs one for each of the run's 2 clients"):
         plan([table], clients=2)
     assert plan(['encoder="hf:./encoder"'], trains=False).run_config["encoder"] == f"hf:{tmp_path / 'encoder'}"
-    for settings, results, found in (
+    for settings, results, expected in (
         ([], "out", "out"),
         (['results-dir="a/b"'], "", "a/b"),
         (['results-dir="a"'], "b", "b"),
     ):
-        assert plan(settings, results=results).run_config["results-dir"] == str(tmp_path / found)
+        assert plan(settings, results=results).run_config["results-dir"] == str(tmp_path / expected)
     assert plan().run_config["results-dir"] == ""
     assert not any((tmp_path / name).exists() for name in ("out", "a", "b", "home/results"))
 
@@ -157,36 +157,36 @@ def test_other_paths_are_resolved_and_not_created(tmp_path):
     "name", ["latest", "20260101-000000-local-digits", "home/results/20260101-000000-local-digits", "{absolute}"]
 )
 def test_a_resumed_run_keeps_its_settings(name, cut_run):
-    made = plan(["rounds=9"], resume=name.format(absolute=cut_run))
-    assert made.clients == 6
+    run_plan = plan(["rounds=9"], resume=name.format(absolute=cut_run))
+    assert run_plan.clients == 6
     old = RunFolder(cut_run).settings()
-    assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
+    assert run_plan.run_config == old | {"rounds": 9, "resume": str(cut_run)}
 
 
 @pytest.mark.parametrize("foreign", [{"ditto.personal-epochs": 1}, {"gone.setting": 2}])
 def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
-    """Another version had other defaults of theirs, and not all of what this one has."""
+    """Another version had other defaults for them, and not all settings of this one."""
     today = json.loads((cut_run / "settings.json").read_text())
-    kept = {name: value for name, value in today.items() if name != "client-weights"} | foreign
-    (cut_run / "settings.json").write_text(json.dumps(kept))
-    made = plan(["rounds=9"], resume="latest")
-    assert made.run_config == today | {"rounds": 9, "resume": str(cut_run)}
-    # as the server does it
-    assert open_folder(read_settings(made.run_config), made.run_config).path == cut_run
-    # its own are as they were, and what is asked for now is still refused
-    (cut_run / "settings.json").write_text(json.dumps(kept | {"strategy": "ditto", "ditto.personal-epochs": 1}))
+    stored = {name: value for name, value in today.items() if name != "client-weights"} | foreign
+    (cut_run / "settings.json").write_text(json.dumps(stored))
+    run_plan = plan(["rounds=9"], resume="latest")
+    assert run_plan.run_config == today | {"rounds": 9, "resume": str(cut_run)}
+    # the server does the same
+    assert open_folder(read_settings(run_plan.run_config), run_plan.run_config).path == cut_run
+    # the settings of its own method are kept and cannot change
+    (cut_run / "settings.json").write_text(json.dumps(stored | {"strategy": "ditto", "ditto.personal-epochs": 1}))
     assert plan(resume="latest").run_config["ditto.personal-epochs"] == 1
     with pytest.raises(SettingError, match=r"`ditto\.personal-epochs` was 1 and is now 2"):
         plan(["ditto.personal-epochs=2"], resume="latest")
-    (cut_run / "settings.json").write_text(json.dumps(kept))
+    (cut_run / "settings.json").write_text(json.dumps(stored))
     with pytest.raises(SettingError, match=r"setting `ditto\.personal-epochs` was 0 and is now 2"):
         plan(["ditto.personal-epochs=2"], resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
     change(cut_run, {"clients": 0})
-    made = plan(resume="latest")
-    assert (made.clients, made.run_config["clients"]) == (6, 0)
+    run_plan = plan(resume="latest")
+    assert (run_plan.clients, run_plan.run_config["clients"]) == (6, 0)
     # as many rounds as it has finished are no fewer
     assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
 
@@ -222,6 +222,6 @@ def test_the_note_on_many_tables_names_five(tmp_path):
     for number in range(7):
         rows = "".join(f"{row},{row % 2}\n" for row in range(80))
         (tmp_path / f"site{number}.csv").write_text("x,label\n" + rows)
-    made = plan([f'dataset="{",".join(f"site{number}.csv" for number in range(7))}"'])
-    assert made.clients == 7
-    assert made.notes[0].startswith("7 tables are 7 sites: site0, site1, site2, site3, site4 and 2 more (partition")
+    run_plan = plan([f'dataset="{",".join(f"site{number}.csv" for number in range(7))}"'])
+    assert run_plan.clients == 7
+    assert run_plan.notes[0].startswith("7 tables are 7 sites: site0, site1, site2, site3, site4 and 2 more (partition")

@@ -62,8 +62,8 @@ OF_PARTITION = {"alpha", "classes-per-client", "ways", "shots"}
 
 
 @pytest.fixture
-def viewed(places):
-    """viewed(task): the settings of the run that the command line plans, and its preview."""
+def preview_of(places):
+    """preview_of(task): the settings of the run that the command line plans, and its preview."""
 
     def make(task):
         settings = {}
@@ -76,8 +76,8 @@ def viewed(places):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_preview_shows_the_samples_that_clients_get(viewed, task):
-    run_config, preview = viewed(task)
+def test_the_preview_shows_the_samples_that_clients_get(preview_of, task):
+    run_config, preview = preview_of(task)
     spec = data_spec(read_settings(run_config).settings, 4)
     encode = Counting() if task == "texts" else None
     assert [client.partition for client in preview.clients] == [0, 1, 2, 3]
@@ -99,8 +99,8 @@ def test_the_preview_shows_the_samples_that_clients_get(viewed, task):
         assert samples + preview.shared_test_rows == preview.train_rows + preview.test_rows
 
 
-def test_the_heat_map_is_written_as_svg_or_png(viewed, tmp_path):
-    _, preview = viewed("mixed")
+def test_the_heat_map_is_written_as_svg_or_png(preview_of, tmp_path):
+    _, preview = preview_of("mixed")
     write_picture(preview, tmp_path / "map.svg")
     svg = (tmp_path / "map.svg").read_text()
     assert "ant" in svg
