@@ -74,13 +74,12 @@ FORMS = {
 
 @pytest.fixture
 def predict(home, tmp_path):
-    """predict(state, *arguments): the result of `protosphere predict`, and its CSV file."""
+    """predict(state, *arguments): the result of `protosphere predict`, and the table in its CSV file."""
 
-    def invoke(state, *arguments):
-        words = ["predict", "--state", state, "--csv", tmp_path / "left.csv", *arguments]
+    def invoke(state, *arguments, csv="left.csv"):
+        words = ["predict", "--state", state, *(["--csv", tmp_path / csv] if csv else []), *arguments]
         result = CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "300"})
-        table = pd.read_csv(tmp_path / "left.csv") if (tmp_path / "left.csv").exists() else None
-        return result, table
+        return result, pd.read_csv(tmp_path / csv) if csv and result.exit_code < 2 else None
 
     return invoke
 
@@ -155,7 +154,7 @@ def test_each_image_has_a_row_and_a_broken_one_a_sentence(predict, trained, scan
         assert (row.input, row.prediction) == (answer.source, answer.label)
         assert (row.score, row.probability) == pytest.approx((answer.score, answer.confidence))
     # without any readable input there is no table
-    result, _ = predict(state, broken)
+    result, _ = predict(state, broken, csv="")
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert result.stdout.splitlines()[1:] == ["no input could be read"]
 

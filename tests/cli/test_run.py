@@ -219,7 +219,7 @@ def test_the_command_that_continues_a_resumed_run_repeats_its_settings(here, mon
         ("compare", "learning_rate=0.1", "unknown setting `learning_rate` (did you mean `learning-rate`?)"),
     ],
 )
-def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command, settings, words):
+def test_an_invalid_setting_is_refused_before_torch_is_loaded(command, settings, words):
     script = (
         "import sys\nfrom protosphere.cli.main import app\n"
         f"try: app([{command!r}, '-c', {settings!r}])\n"

@@ -55,7 +55,7 @@ def test_runs_and_comparisons_are_listed_with_state_and_headline(home):
         {"settings.json": RUN, "status.json": {"state": "running"}, "summary.json": {"headline": "x"}},
     ],
 )
-def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, files):
+def test_unreadable_folders_are_listed_as_such(home, files):
     for folder in ("odd", ".vscode"):
         (home / "results" / folder).mkdir(parents=True)
         for name, content in files.items():

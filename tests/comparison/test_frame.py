@@ -104,7 +104,7 @@ def test_a_curve_is_averaged_over_clients_as_its_metric_is(metric, accuracies):
     assert curve_of(lines, metric, "classifier")["accuracy"].tolist() == accuracies
 
 
-def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(tmp_path):
+def test_curves_are_means_over_seeds_of_common_evaluations(tmp_path):
     spec = comparison()
     runs = finished(folder_of(tmp_path, spec), spec).query("method == 'FedProto'")["curve"].tolist()
     curve = curves(runs)
@@ -187,7 +187,7 @@ def test_the_csv_has_every_figure_of_every_trial(tmp_path):
     assert {name for name, value in rows[1].items() if value} == names, "a missing trial has no figure"
 
 
-def test_all_files_are_written_from_what_is_finished(tmp_path):
+def test_all_files_are_written_from_finished_trials(tmp_path):
     spec = comparison(title="A <b> & c")
     folder = folder_of(tmp_path, spec)
     written = write_all(folder, spec, trials_of(spec))

@@ -122,7 +122,7 @@ def test_later_settings_override_earlier_ones():
     assert (settings["protonorm.gamma"], settings["clients"], settings["dataset"]) == (1.0, 20, "cifar100")
 
 
-def test_a_data_sets_settings_of_a_method_are_below_the_methods_own():
+def test_the_methods_own_settings_override_those_of_a_data_set():
     of_norm = {"protonorm.gamma": 3.0, "protonorm.iterations": 4}
     other = Entry("Other", {"strategy": "protonorm"})
     datasets = (replace(DIGITS, methods={"Norm": of_norm}), Entry("B", {"dataset": "digits"}))
@@ -143,7 +143,7 @@ def test_a_data_sets_settings_of_a_method_are_below_the_methods_own():
             assert gamma == entry.varied.get("protonorm.gamma", 3.0)
 
 
-def test_settings_of_other_methods_are_left_out_but_not_a_methods_own():
+def test_settings_of_other_methods_are_left_out():
     spec = comparison(settings=QUICK | {"protonorm.gamma": 3.0})
     (row,) = spec.rows
     assert settings_of(spec, row, NORM, {"protonorm.epsilon": 0.5})["protonorm.gamma"] == 3.0

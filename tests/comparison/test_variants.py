@@ -119,7 +119,7 @@ def test_a_file_says_what_varies_and_how(tmp_path):
 @pytest.mark.parametrize(
     ("figure", "expected"), [("selected", 0.9), ("headline", 0.9), ("final", 0.2), ("last-5", (0.9 + 0.5 + 0.2) / 3)]
 )
-def test_the_validation_figure_is_the_metrics_and_never_of_untrained_models(figure, expected):
+def test_the_validation_accuracy_is_that_of_the_metric_and_of_trained_models(figure, expected):
     lines = [line(number, 0.1) for number in range(4)]
     for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
         each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
@@ -214,7 +214,7 @@ def test_a_curve_has_the_finished_values_of_a_method():
     ("text", "line", "points"),
     [("protonorm.gamma=100,1,10", "-", [1, 10, 100]), ('protonorm.alignment="thomson","riesz"', "None", [0, 1])],
 )
-def test_numbers_make_a_curve_in_their_order_and_words_stand_side_by_side(text, line, points):
+def test_numbers_make_a_curve_and_words_stand_side_by_side(text, line, points):
     spec = varied(text)
     setting = text.partition("=")[0]
     accuracies = {label: (0.5 + 0.01 * number,) for number, label in enumerate(labels(spec)) if "=" in label}

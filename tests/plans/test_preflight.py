@@ -14,7 +14,7 @@ from protosphere.strategies import read_settings
 from tests.pictures import paint
 
 
-def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
+def test_clients_find_data_and_partition_in_the_cache(home, monkeypatch):
     settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
     check(read_settings(settings), 3)
     # a simulation's clients: a site's own would want its classes listed
@@ -52,7 +52,7 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
     check(read_settings(flat), 1)
 
 
-def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
+def test_domains_are_checked_before_a_run_starts(tmp_path):
     folder = paint(tmp_path / "painted", "0123456789", 2)
     settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
     check(read_settings(settings), 2, here=False)
@@ -72,7 +72,7 @@ def test_samples_are_only_shared_with_an_ensemble(settings):
 
 
 @pytest.mark.parametrize("there", ["", "results", "results/deep"])
-def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
+def test_the_check_of_the_results_folder_leaves_no_file(there, tmp_path):
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
     refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")

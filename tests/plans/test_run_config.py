@@ -164,7 +164,7 @@ def test_a_resumed_run_keeps_its_settings(name, cut_run):
 
 
 @pytest.mark.parametrize("foreign", [{"ditto.personal-epochs": 1}, {"gone.setting": 2}])
-def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
+def test_settings_of_other_methods_do_not_hinder_a_resumed_run(foreign, cut_run):
     """Another version had other defaults for them, and not all settings of this one."""
     today = json.loads((cut_run / "settings.json").read_text())
     stored = {name: value for name, value in today.items() if name != "client-weights"} | foreign
@@ -183,7 +183,7 @@ def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
         plan(["ditto.personal-epochs=2"], resume="latest")
 
 
-def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
+def test_the_number_of_clients_of_a_plain_flower_run_is_that_of_its_roster(cut_run):
     change(cut_run, {"clients": 0})
     run_plan = plan(resume="latest")
     assert (run_plan.clients, run_plan.run_config["clients"]) == (6, 0)
