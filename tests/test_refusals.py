@@ -34,7 +34,7 @@ SPIRAL = Entry("S", {"dataset": "spiral"})
 QUICK = {"models": "tiny_perceptron", "spiral_points": 60, "clients": 3, "device": "cpu", "quiet": True}
 
 
-# --- entry points: each takes what is arguments and raises ----------------------------------------------------------
+# --- entry points: each is called with the arguments and raises -------------------------------------------------
 
 
 def command(name):
@@ -272,7 +272,7 @@ OF_CALLS = [
     ("protosphere.run", {"models": lambda: 3}, ModelError, "it returns a int"),
     ("protosphere.run", {"models": lambda: nn.Flatten(), "workers": 2}, SettingError, "put it into a file"),
     ("protosphere.run", {"dataset": WITHOUT_CLASSES}, CodeError, "no whole number"),
-    ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is arguments a int"),
+    ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is given a int"),
     ("protosphere.compare", {"models": lambda: nn.Flatten()}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": [ServerHalf]}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": []}, SettingError, "`methods`"),
