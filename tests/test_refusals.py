@@ -1,9 +1,11 @@
-"""What is refused before anything starts: a table of entry points, what each is given, the class of its error, and a
-word of its sentence, which is one line; nothing is left behind."""
+"""Refusals before anything starts: entry points, their arguments, the class of the error and a part of its sentence,
+which is one line. Nothing is left behind."""
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import protosphere
@@ -12,10 +14,11 @@ from protosphere.cli.main import app
 from protosphere.comparison.spec import ComparisonSpec, Entry, load, narrow, read
 from protosphere.comparison.trials import expand
 from protosphere.comparison.variants import with_variants
-from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.core.errors import CodeError, DataError, ModelError, SettingError
 from protosphere.launch import flower
 from protosphere.plans.assignments import read_assignments
 from protosphere.plans.run_config import plan
+from protosphere.strategies.contract import ServerHalf
 from tests.comparison.conftest import hub
 from tests.comparison.test_spec import FILE
 
@@ -25,11 +28,13 @@ Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
 LOCAL, DIGITS = Entry("Local", {"strategy": "local"}), Entry("Digits", {"dataset": "digits"})
+WITHOUT_CLASSES = TensorDataset(torch.rand(4, 3), torch.rand(4))
+WITH_CLASSES = TensorDataset(torch.rand(4, 3), torch.arange(4))
 SPIRAL = Entry("S", {"dataset": "spiral"})
 QUICK = {"models": "tiny_perceptron", "spiral_points": 60, "clients": 3, "device": "cpu", "quiet": True}
 
 
-# --- entry points: each takes what is given and raises ----------------------------------------------------------
+# --- entry points: each is called with the arguments and raises -------------------------------------------------
 
 
 def command(name):
@@ -54,25 +59,25 @@ def narrow_file(choices, tmp_path):
     narrow(read(tmp_path / "table.toml"), **choices)
 
 
-def expand_changed(given, tmp_path):
-    overrides, changes = given
+def expand_changed(arguments, tmp_path):
+    overrides, changes = arguments
     expand(ComparisonSpec("test", **({"methods": (LOCAL,), "datasets": (DIGITS,)} | changes)), overrides, {})
 
 
-def compare_in_python(given, tmp_path):
-    protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], "rounds": 2, **QUICK} | given))
+def compare_in_python(arguments, tmp_path):
+    protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], "rounds": 2, **QUICK} | arguments))
 
 
-ENTRIES = {
-    "run": command("run"),
-    "compare": command("compare"),
-    "read_assignments": lambda given, tmp_path: read_assignments(given),
-    "plan": lambda given, tmp_path: plan(**given),
+ENTRIES = {name: command(name) for name in ("run", "compare", "data", "report", "privacy", "new")} | {
+    "read_assignments": lambda arguments, tmp_path: read_assignments(arguments),
+    "plan": lambda arguments, tmp_path: plan(**arguments),
     "file": read_changed,
     "narrow": narrow_file,
-    "with_variants": lambda given, tmp_path: with_variants(load(), [given]),
+    "with_variants": lambda arguments, tmp_path: with_variants(load(), [arguments]),
     "expand": expand_changed,
-    "protosphere.run": lambda given, tmp_path: protosphere.run(**({"dataset": "spiral", "rounds": 3, **QUICK} | given)),
+    "protosphere.run": lambda arguments, tmp_path: protosphere.run(
+        **({"dataset": "spiral", "rounds": 3, **QUICK} | arguments)
+    ),
     "protosphere.compare": compare_in_python,
 }
 
@@ -111,6 +116,17 @@ OF_COMMANDS = [
     ("run", ["--workers", "2"], "--workers is gone: `--on workers:N` takes its place."),
     ("run", ["--flower"], "--flower is gone: `--on flower` takes its place."),
     ("run", ["--engine=cohort"], "--engine is gone: `--on workers:N` lets N processes share the clients"),
+    # `protosphere data`, `report`, `privacy` and `new`
+    ("data", ["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 samples"),
+    ("data", ["--picture", "map.jpg"], "--picture is 'map.jpg'"),
+    ("report", [], "give a run's folder, or --state and a client's folder."),
+    ("report", ["latest", "--state", "."], "give a run's folder, or --state and a client's folder."),
+    ("report", ["bad.toml"], 'run is "bad.toml", but no run is there'),
+    ("report", ["--state", "gone"], "there is no such folder"),
+    ("report", ["--state", "compared"], "holds no metrics"),
+    ("privacy", ["--renew"], "there is nothing to renew"),
+    ("new", ["method", "mymethod"], "is no Python file"),
+    ("new", ["method", "mine.py"], "is there already and stays as it is"),
     # `protosphere compare`
     ("compare", ["--preset", "protonorm-tabel1"], "(did you mean `protonorm-table1`?)"),
     ("compare", ["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
@@ -150,6 +166,24 @@ OF_CALLS = [
     ("plan", {"resume": "latest", "preset": "spiral"}, SettingError, "--preset and --resume exclude each other"),
     ("plan", {"resume": "latest", "assignments": ["rounds=2"]}, SettingError, "is 2, but {run} has finished 3; resume"),
     ("plan", {"results": "bad.toml/below"}, SettingError, "{here}/bad.toml/below cannot be written (Not a directory)"),
+    ("plan", {"preset": "protonorm-cifar10", "assignments": ["alpha=0.5"]}, SettingError, "a partition table divides"),
+    (
+        "plan",
+        {"preset": "protonorm-cifar10", "assignments": ['strategy="fedproto" protonorm.gamma=3']},
+        SettingError,
+        "setting `protonorm.gamma` is 3, but `fedproto` ",
+    ),
+    ("plan", {"assignments": ['dataset="./one,,digits"']}, DataError, "a list with an empty item"),
+    ("plan", {"assignments": ['dataset="./t.parquet"']}, DataError, "cannot be read ("),
+    ("plan", {"assignments": ['models="nowhere.here:make"']}, ModelError, "No module named 'nowhere'"),
+    ("plan", {"assignments": ['models="os:sep"']}, ModelError, "model 'os:sep' is of type str, which cannot be called"),
+    ("plan", {"assignments": ['models="hf:./none"']}, DataError, "'digits' holds images or numbers"),
+    (
+        "plan",
+        {"assignments": ["max-samples=400 ensemble-every=1 shared-test-share=0.001"]},
+        DataError,
+        "shared-test-share = 0.001 of 400 samples gives the shared test set no sample",
+    ),
     # a comparison's file
     ("file", ("seeds = [3, 1]", "sedes = [3, 1]"), SettingError, "unknown key `sedes` (did you mean `seeds`?)"),
     ("file", ("seeds = [3, 1]", "seeds = [3, -1]"), SettingError, "`seeds` is [3, -1]"),
@@ -234,6 +268,13 @@ OF_CALLS = [
     ("protosphere.run", {"settings": ["rounds"]}, SettingError, "settings is"),
     ("protosphere.run", {"dataset": np.zeros((9, 2))}, SettingError, "dataset is a ndarray"),
     ("protosphere.run", {"dataset": []}, SettingError, "dataset is 0 arrays"),
+    ("protosphere.run", {"strategy": 3}, SettingError, "a method is a name, a Method"),
+    ("protosphere.run", {"models": lambda: 3}, ModelError, "it returns a int"),
+    ("protosphere.run", {"models": lambda: nn.Flatten(), "workers": 2}, SettingError, "put it into a file"),
+    ("protosphere.run", {"dataset": WITHOUT_CLASSES}, CodeError, "no whole number"),
+    ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is given a int"),
+    ("protosphere.compare", {"models": lambda: nn.Flatten()}, SettingError, "a comparison has a process for each run"),
+    ("protosphere.compare", {"methods": [ServerHalf]}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": []}, SettingError, "`methods`"),
     ("protosphere.compare", {"vary": {"protonorm__gamma": [1, 2]}}, SettingError, "--vary protonorm.gamma"),
     ("protosphere.compare", {"vary": {"learning_rate": 0.1}}, SettingError, "learning_rate is 0.1"),
@@ -247,21 +288,24 @@ OF_CALLS = [
     ("protosphere.compare", {"datasets": [(X, Y), (X + 1, Y)]}, SettingError, '"arrays" is there twice; give each a'),
     ("protosphere.compare", {"datasets": [{"dataset": (X, Y[:7])}]}, DataError, "120 rows"),
 ]
-TABLE = [(entry, given, SystemExit, word) for entry, given, word in OF_COMMANDS] + OF_CALLS
+TABLE = [(entry, arguments, SystemExit, word) for entry, arguments, word in OF_COMMANDS] + OF_CALLS
 
 
 def files_in(folder):
-    """All but decoded data and arrays, which are kept by their content."""
-    return sorted(path for path in folder.rglob("*") if not {"cache", "arrays"} & {*path.parts})
+    """Path -> content of all files but decoded data, arrays and the comparison's file."""
+    paths = [path for path in folder.rglob("*") if not {"cache", "arrays", "table.toml"} & {*path.parts}]
+    return {path: path.is_file() and path.read_bytes() for path in paths}
 
 
 @pytest.mark.parametrize(
-    ("entry", "given", "kind", "word"), TABLE, ids=[f"{entry} {str(given)[:40]}" for entry, given, *_ in TABLE]
+    ("entry", "arguments", "kind", "word"),
+    TABLE,
+    ids=[f"{entry} {str(arguments)[:40]}" for entry, arguments, *_ in TABLE],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_started(
-    entry, given, kind, word, tmp_path, home, cut_run, monkeypatch
+    entry, arguments, kind, word, tmp_path, home, cut_run, monkeypatch
 ):
-    def start(*arguments, **keywords):
+    def start(*values, **keywords):
         pytest.fail("something is started")
 
     monkeypatch.chdir(tmp_path)
@@ -271,13 +315,13 @@ def test_a_mistake_is_one_sentence_and_nothing_is_started(
     monkeypatch.setattr(comparing, "run_trials", start)
     (tmp_path / "bad.toml").write_text("rounds = \n")
     (tmp_path / "compared").mkdir()
-    (tmp_path / "compared" / "comparison.json").touch()
+    for name in ("compared/comparison.json", "mine.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
-    if entry in ("file", "narrow"):
-        (tmp_path / "table.toml").touch()
     before = files_in(tmp_path)
     with pytest.raises(kind) as caught:
-        ENTRIES[entry](given, tmp_path)
+        ENTRIES[entry](arguments, tmp_path)
     assert type(caught.value) is kind
     sentence = str(caught.value)
     places = {"{here}": tmp_path, "{parent}": tmp_path.parent, "{run}": cut_run}

@@ -26,9 +26,9 @@ def hold(names):
     names = {"np": np, "torch": torch, "protosphere": protosphere}
     test = doctest.DocTestParser().get_doctest(text, names, "protosphere", "protosphere", 0)
     assert test.examples
-    found = doctest.DocTestRunner(verbose=False).run(test)
-    assert found.failed == 0
-    assert found.attempted == len(test.examples)
+    results = doctest.DocTestRunner(verbose=False).run(test)
+    assert results.failed == 0
+    assert results.attempted == len(test.examples)
 
 
 @pytest.mark.usefixtures("undrawn")

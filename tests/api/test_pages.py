@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -106,19 +107,16 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_every_block_has_a_language_that_is_tested():
-    # `text` is a picture or an output; the others in braces are read when the pages are built
-    tested = {"python", "bash", "toml", "json", "yaml", "text"}
-    unknown = [str(each) for each in blocks() if each.language not in tested and each.language[:1] != "{"]
-    assert not unknown
+    # `text` is a picture or an output; languages in braces are read when the pages are built
+    tested = {"python", "bash", "text", *PARSERS}
+    assert not [str(each) for each in blocks() if each.language not in tested and each.language[:1] != "{"]
 
 
 # --- Python ---------------------------------------------------------------------------------------------------
 
 
 def test_every_python_block_has_a_test_that_reads_its_page():
-    counts: dict[str, int] = {}
-    for each in blocks("python"):
-        counts[each.page] = counts.get(each.page, 0) + 1
+    counts = Counter(each.page for each in blocks("python"))
     assert counts == {page: len(tests) for page, tests in PYTHON_TESTS.items()}
     for page, tests in PYTHON_TESTS.items():
         for test in tests:
@@ -137,11 +135,11 @@ def test_the_five_lines_of_the_readme_run(undrawn):
 
 
 def test_arrays_are_data_as_the_page_says(monkeypatch):
-    # a comparison's trials are processes, which other tests start
-    compared = []
+    # other tests start the processes of a comparison
+    trials_of_comparisons = []
 
     def carry_out(folder, spec, trials, *rest, **more):
-        compared.append(trials)
+        trials_of_comparisons.append(trials)
         return [], None
 
     monkeypatch.setattr(comparing, "carry_out", carry_out)
@@ -154,11 +152,11 @@ def test_arrays_are_data_as_the_page_says(monkeypatch):
     lines = lines.replace('group_column="ward")', f'group_column="ward", clients=2, {small})')
     assert lines.count("rounds=1") == 3
     exec(compile(lines, "docs/data.md", "exec"), names)
-    assert [len(trials) for trials in compared] == [6]
+    assert [len(trials) for trials in trials_of_comparisons] == [6]
 
 
 def test_the_printed_torch_dataset_is_one(monkeypatch):
-    """With a stand-in for what torchvision would fetch."""
+    """With images in place of those that torchvision would download."""
     import torchvision.datasets
 
     def emnist(root, split, train, transform):
@@ -173,23 +171,26 @@ def test_the_printed_torch_dataset_is_one(monkeypatch):
 
 def test_the_printed_encoder_is_one():
     Path("mine.py").write_text(block("docs/models.md", 1))
-    lines = f"""
-import protosphere
-
-protosphere.run("protosphere", "digits", clients=2, rounds=1, encoder="./mine.py", {SMALL})
-"""
-    exec(lines, {})
+    settings = {"models": "tiny_perceptron", "max-samples": 300, "device": "cpu"}
+    protosphere.run("protosphere", "digits", clients=2, rounds=1, encoder="./mine.py", settings=settings)
 
 
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-def test_the_printed_project_of_a_flower_app_names_what_there_is():
-    (text,) = [each.text for each in blocks("toml", "docs/flower.md")]
-    printed = tomllib.loads(text)
-    wanted = [each for each in PROJECT["project"]["dependencies"] if each.startswith("flwr")]
-    assert printed["project"]["dependencies"] == ["protosphere", *wanted]
-    components = printed["tool"]["flwr"]["app"]["components"]
+PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
+
+
+@pytest.mark.parametrize("printed_block", [each for each in blocks() if each.language in PARSERS], ids=str)
+def test_every_block_of_toml_yaml_or_json_is_valid(printed_block):
+    assert PARSERS[printed_block.language](printed_block.text)
+
+
+def test_the_printed_project_of_a_flower_app_names_existing_components():
+    project = tomllib.loads(block("docs/flower.md", language="toml"))
+    flower = [requirement for requirement in PROJECT["project"]["dependencies"] if requirement.startswith("flwr")]
+    assert project["project"]["dependencies"] == ["protosphere", *flower]
+    components = project["tool"]["flwr"]["app"]["components"]
     module, _, name = components["clientapp"].partition(":")
     assert hasattr(import_module(module), name)
     module, _, name = components["serverapp"].partition(":")
@@ -299,13 +300,13 @@ def test_every_measurement_that_a_page_names_is_one_of_its_program():
     assert not [name for name in names if f"\ndef {name.replace('-', '_')}(" not in program]
 
 
-class UnderstoodError(Exception):
+class ReadError(Exception):
     """Everything was read and checked; training would begin."""
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with all that the commands of the pages name, and a home in which a run has been made."""
+    """A folder with all files that the commands of the pages name, and a home with a run."""
     place = tmp_path_factory.mktemp("pages")
     (place / "work" / "FOLDER").mkdir(parents=True)
     images = np.random.default_rng(0).integers(0, 255, (600, 32, 32, 3), dtype=np.uint8)
@@ -328,7 +329,7 @@ def project(tmp_path_factory):
         for name in ("berlin.csv", "paris.csv", "rome.csv"):
             Path(name).write_text(Path("sample.csv").read_text().replace("income", "label"))
         settings = {"models": "tiny_perceptron", "max-samples": 300, "device": "cpu", "report": False}
-        # what a site keeps for itself is there under `privacy` alone
+        # only under `privacy` does a site have metrics of its own
         settings |= {"encoder": "handcrafted", "privacy": "release"}
         run = protosphere.run("fedproto", "digits", clients=2, rounds=2, quiet=True, settings=settings)
         digits = np.random.default_rng(0).integers(0, 16, (10, 8, 8), dtype=np.uint8)
@@ -349,16 +350,16 @@ WITH_PROTOSPHERE = [
 ]
 
 
-@pytest.mark.parametrize("shown", WITH_PROTOSPHERE, ids=str)
-def test_protosphere_understands_every_command_of_a_block(shown, project, monkeypatch, undrawn):
-    """With data of their names in place of CIFAR-10 and others; what is to be fetched from a hub is not looked at."""
+@pytest.mark.parametrize("printed_block", WITH_PROTOSPHERE, ids=str)
+def test_protosphere_understands_every_command_of_a_block(printed_block, project, monkeypatch, undrawn):
+    """Small data stand for CIFAR-10 and others; what would be downloaded from a hub is not checked."""
     place, name = project
     monkeypatch.chdir(place / "work")
     monkeypatch.setenv("HOME", str(place))
     monkeypatch.setenv("PROTOSPHERE_HOME", str(place / ".protosphere"))
 
     def stop(*what, **more):
-        raise UnderstoodError
+        raise ReadError
 
     def check_what_is_here(run, *what):
         dataset, encoder = run.settings.dataset, run.settings.encoder
@@ -372,7 +373,7 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
     monkeypatch.setattr(flower, "launch", stop)
     monkeypatch.setattr(ray_cluster, "nodes_at", lambda address: [ray_cluster.Node(8, 0)])
     monkeypatch.setattr(ray_cluster, "cluster_address", lambda address: address)
-    text = shown.text.replace("<run>", name).replace("FOLDER", os.environ["PROTOSPHERE_HOME"])
+    text = printed_block.text.replace("<run>", name).replace("FOLDER", os.environ["PROTOSPHERE_HOME"])
     # no GPU is needed to read what is set
     text = text.replace('device="cuda" precision="bf16"', 'device="cpu"')
     for words in commands_in(text):
@@ -389,7 +390,7 @@ def test_protosphere_understands_every_command_of_a_block(shown, project, monkey
                 # a paper's samples are more than these; tests/test_papers.py has every preset
                 patch.setattr(comparing, "expand", stop)
             done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0 or isinstance(done.exception, UnderstoodError), f"{words}: {done.output}"
+        assert done.exit_code == 0 or isinstance(done.exception, ReadError), f"{words}: {done.output}"
     if "--export-columns" in text:
-        printed = block(shown.page, language="json")
-        assert json.loads(Path("columns.json").read_text("utf-8")) == json.loads(printed)
+        columns = block(printed_block.page, language="json")
+        assert json.loads(Path("columns.json").read_text("utf-8")) == json.loads(columns)

@@ -1,4 +1,4 @@
-"""A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
+"""A run from Python: equal to that of the command, with frames, prototypes, predictions and plots."""
 
 import re
 import shutil
@@ -24,13 +24,13 @@ SPIRAL = {"dataset": "spiral", "clients": 3, "models": "tiny_perceptron", "spira
 SPIRAL |= {"local_epochs": 1, "momentum": 0.0}
 
 
-def start(**asked):
-    return protosphere.run(**(SPIRAL | {"quiet": True, "rounds": 3} | asked))
+def start(**settings):
+    return protosphere.run(**(SPIRAL | {"quiet": True, "rounds": 3} | settings))
 
 
 def test_it_is_the_run_of_the_command(run, metrics, home):
-    asked = {"dataset": "spiral", "spiral-points": 60, "strategy": "protonorm", "protonorm.gamma": 5.0, "rounds": 3}
-    whole = run(asked | {"feature-dim": 64, "max-samples": 0}, clients=3)
+    settings = {"dataset": "spiral", "spiral-points": 60, "strategy": "protonorm", "protonorm.gamma": 5.0, "rounds": 3}
+    whole = run(settings | {"feature-dim": 64, "max-samples": 0}, clients=3)
     assert metrics(start(strategy="protonorm", protonorm__gamma=5.0).folder) == metrics(whole)
 
 
@@ -44,12 +44,12 @@ def test_it_is_the_run_of_the_command(run, metrics, home):
     ],
 )
 def test_names_and_values_of_settings(mapping, keywords, settings):
-    found = settings_of(mapping, keywords)
-    assert found == settings
-    assert [type(value) for value in found.values()] == [type(settings[name]) for name in found]
+    read = settings_of(mapping, keywords)
+    assert read == settings
+    assert {name: type(value) for name, value in read.items()} == {name: type(v) for name, v in settings.items()}
 
 
-def test_frames_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
+def test_frames_are_the_lines_with_each_evaluation_in_its_round():
     run = start(strategy="protonorm", evaluate_every=2, rounds=4)
     rule = run.summary["headline"]["rule"]
     rounds, clients = run.rounds, run.clients.set_index(["round", "client"])
@@ -58,12 +58,12 @@ def test_frames_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
     for line in RunFolder(run.folder).lines():
         row = rounds.loc[line["round"]]
         for name, client in line["clients"].items():
-            own = clients.loc[(line["round"], int(name))]
+            values = clients.loc[(line["round"], int(name))]
             if "evaluation" in client:
-                assert (own["accuracy"], own["validation"]) == tuple(client["evaluation"][rule])
-                assert (own["test_rows"], own["validation_rows"]) == tuple(client["evaluation"]["rows"])
+                assert (values["accuracy"], values["validation"]) == tuple(client["evaluation"][rule])
+                assert (values["test_rows"], values["validation_rows"]) == tuple(client["evaluation"]["rows"])
             if "training" in client:
-                assert own["loss"] == client["training"]["loss"]["loss"]
+                assert values["loss"] == client["training"]["loss"]["loss"]
         if "evaluation" in line:
             rules = line["evaluation"]["rules"]
             assert (row["accuracy"], row["worst"]) == (rules[rule]["test"]["mean"], rules[rule]["test"]["worst"])
@@ -76,20 +76,19 @@ def test_frames_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_function_gets_the_values_of_each_round_and_may_end_the_run(capsys):
-    heard = []
+    calls = []
 
-    def on_round(figures):
-        heard.append(figures)
-        return figures["round"] < 2
+    def on_round(values):
+        calls.append(values)
+        return values["round"] < 2
 
     run = start(strategy="protonorm", on_round=on_round)
-    assert [figures["round"] for figures in heard] == [0, 1, 2]
-    for figures in heard:
-        assert figures["accuracy"] == run.rounds.loc[figures["round"], "accuracy"]
+    assert [values["round"] for values in calls] == [0, 1, 2]
+    assert [values["accuracy"] for values in calls] == run.rounds["accuracy"].tolist()
     assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 2, "completed")
     print_summary(run.folder)
     assert "ended by on-round after round 2" in capsys.readouterr().out
-    # it may go on, and is then the run that nobody ended
+    # a resumed run equals one that nothing ended
     longer, whole = protosphere.run(resume=run, quiet=True), start(strategy="protonorm")
     timeless = [name for name in whole.rounds.columns if name != "seconds" and not name.startswith("wire")]
     assert longer.rounds[timeless].equals(whole.rounds[timeless])
@@ -98,9 +97,9 @@ def test_a_function_gets_the_values_of_each_round_and_may_end_the_run(capsys):
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("error", "state"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "stopped")])
-def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
-    def on_round(figures):
-        if figures["round"] == 2:
+def test_a_cut_run_can_be_loaded_and_resumed(error, state):
+    def on_round(values):
+        if values["round"] == 2:
             raise error
 
     with pytest.raises(error) as caught:
@@ -114,19 +113,19 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
 
 
 def test_runs_in_threads_wait_for_each_other():
-    heard = []
+    seeds = []
 
-    def go(seed):
-        start(strategy="fedproto", rounds=1, seed=seed, on_round=lambda figures: heard.append(seed))
+    def run(seed):
+        start(strategy="fedproto", rounds=1, seed=seed, on_round=lambda values: seeds.append(seed))
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(go, range(3)))
-    assert [own for own, before in zip(heard, [None, *heard], strict=False) if own != before] == list(
-        dict.fromkeys(heard)
-    )
+        list(pool.map(run, range(3)))
+    # rounds 0 and 1 of each run follow each other
+    assert seeds == [seed for seed in dict.fromkeys(seeds) for _ in range(2)]
+    assert len(seeds) == 6
 
 
-def test_lines_and_warnings_are_printed_unless_it_is_to_be_quiet(capfd):
+def test_lines_and_warnings_are_printed_unless_quiet(capfd):
     alone = {"partition": "pathological", "classes_per_client": 1, "rounds": 1, "strategy": "local", "clients": 6}
     run = start(**alone, quiet=False)
     lines = capfd.readouterr().out.splitlines()
@@ -149,64 +148,57 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
         protosphere.load("nothing")
 
 
-# --- what it leaves -------------------------------------------------------------------------------------------
+# --- its results -------------------------------------------------------------------------------------------
 
 
-def test_prototypes_are_those_of_the_newest_round_and_of_every_round_where_that_is_asked_for():
-    newest = start(strategy="fedproto")
+def test_prototypes_of_the_newest_round_are_kept_or_of_every_round():
+    newest, every = start(strategy="fedproto"), start(strategy="fedproto", keep_prototypes="all")
     with pytest.raises(protosphere.SettingError, match='keep-prototypes = "all"'):
         newest.prototypes(1)
     with pytest.raises(protosphere.SettingError):
         start(strategy="local").prototypes()
-    every = start(strategy="fedproto", keep_prototypes="all")
     for number in (1, 2, 3):
-        found = every.prototypes(number)
-        assert (found.round, set(found.clients.tolist())) == (number, {0, 1, 2})
-        for label, vector in zip(found.labels, found.vectors, strict=True):
-            # what came up makes what went down
-            assert np.allclose(found.client_vectors[found.client_labels == label].mean(axis=0), vector, atol=1e-5)
+        prototypes = every.prototypes(number)
+        assert (prototypes.round, set(prototypes.clients.tolist())) == (number, {0, 1, 2})
+        for label, vector in zip(prototypes.labels, prototypes.vectors, strict=True):
+            # global prototypes are the means of the clients'
+            of_clients = prototypes.client_vectors[prototypes.client_labels == label]
+            assert np.allclose(of_clients.mean(axis=0), vector, atol=1e-5)
     # nothing else changes
     assert newest.rounds["accuracy"].tolist() == every.rounds["accuracy"].tolist()
 
 
-@pytest.mark.parametrize("asked", [SPIRAL, {"dataset": "digits", "max_samples": 300, "models": "tiny_cnn"}])
-def test_a_client_predicts_its_own_test_rows_as_the_run_says(asked):
-    run = start(strategy="protonorm", inference="classifier", rounds=1, **asked)
-    settings = read_settings(run.settings).settings
-    last = run.clients[run.clients["round"] == 1].set_index("client")
-    for number in range(3):
-        client, test = run.client(number), client_data(data_spec(settings, 3), number, home_of() / "cache").test
-        for rule in client.rules:
-            for rows in (test.inputs, test.inputs.numpy()):
-                found = client.predict(rows, rule)
-                right = float((found.labels == test.labels.numpy()).mean())
-                assert right == pytest.approx(last.loc[number, f"accuracy/{rule}"])
-        shares = client.predict(test.inputs).probabilities
-        assert np.allclose(shares.sum(axis=1), 1)
-        assert (shares.argmax(axis=1) == client.predict(test.inputs, "classifier").labels).all()
-
-
-def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refused(tmp_path):
+@pytest.fixture
+def digits():
+    """A run on digits, its client 1, and samples that the client takes."""
     run = start(dataset="digits", max_samples=300, models="tiny_cnn", strategy="local", rounds=1)
-    client = run.client(1)
-    levels = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8), dtype=np.uint8)
+    return run, run.client(1), np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8), dtype=np.uint8)
+
+
+def test_a_client_predicts_arrays_tensors_and_files_alike(digits, tmp_path):
+    run, client, levels = digits
+    settings = read_settings(run.settings).settings
+    test = client_data(data_spec(settings, 3), 1, home_of() / "cache").test
+    accuracies = run.clients.set_index(["client", "round"]).loc[(1, 1)]
+    for rows in (test.inputs, test.inputs.numpy()):
+        predictions = client.predict(rows, "classifier")
+        assert (predictions.labels == test.labels.numpy()).mean() == pytest.approx(accuracies["accuracy/classifier"])
+    assert np.allclose(predictions.probabilities.sum(axis=1), 1)
+    assert (predictions.probabilities.argmax(axis=1) == predictions.labels).all()
     files = [tmp_path / f"{number}.png" for number in range(4)]
     for file, image in zip(files, levels, strict=True):
         # sixteen levels at full scale
         Image.fromarray(np.rint(image[0] * (255 / 16)).astype(np.uint8)).save(file)
-    of_rows = client.predict(levels, "classifier").scores
-    assert np.array_equal(client.predict(files, "classifier").scores, of_rows)
-    # one alone adds up in another order
-    assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
-    for x in (
-        levels / 16,
-        levels.astype(int) - 1,
-        levels.astype(complex),
-        None,
-        levels[0],
-        [tmp_path / "none.png"],
-        [],
-    ):
+    scores = client.predict(levels, "classifier").scores
+    assert np.array_equal(client.predict(files, "classifier").scores, scores)
+    # one file alone is summed in another order
+    assert np.allclose(client.predict(files[0], "classifier").scores, scores[:1], atol=1e-5)
+
+
+def test_inputs_rules_and_clients_that_do_not_exist_are_refused(digits, tmp_path):
+    run, client, levels = digits
+    wrong = [levels / 16, levels.astype(int) - 1, levels.astype(complex), None, levels[0], [tmp_path / "none.png"], []]
+    for x in wrong:
         with pytest.raises((protosphere.DataError, protosphere.SettingError)):
             client.predict(x)
     with pytest.raises(protosphere.SettingError, match="nearest"):
@@ -224,7 +216,7 @@ PLOTS += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file():
+def test_every_plot_of_a_report_is_also_a_matplotlib_figure():
     run = start(strategy="protonorm")
     report = run.report()
     assert "&lt;html" in re.search(r'srcdoc="([^"]*)"', report._repr_html_())[1]
@@ -253,9 +245,9 @@ protosphere.run
 
 
 def run(workers):
-    made = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
-                           device="cpu", local_epochs=1, momentum=0.0, report=False, workers=workers)
-    print(made.folder)
+    result = protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60,
+                             device="cpu", local_epochs=1, momentum=0.0, report=False, workers=workers)
+    print(result.folder)
 
 
 print(data.NAME)
@@ -265,14 +257,14 @@ run(2)
 
 
 @pytest.mark.integration
-def test_a_script_beside_folders_of_our_names_prints_its_lines_and_has_workers_of_ours(tmp_path):
-    """And the import alone loads nothing, and no worker runs the script again."""
+def test_a_script_beside_a_folder_of_the_name_of_a_package_runs_with_workers(tmp_path):
+    """And importing protosphere alone does not load torch, and no worker runs the script again."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
     (tmp_path / "mine.py").write_text(SCRIPT)
-    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    first, *printed = ran.stdout.splitlines()
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, *printed = done.stdout.splitlines()
     assert first == "theirs"
     assert first not in printed
     one, two = (protosphere.load(line) for line in printed if line.startswith("/"))

@@ -1,4 +1,4 @@
-"""Sites by their names, as a user meets them: from tables to the terminal, the roster, the report and frames."""
+"""Names of sites, from their tables to the terminal, the roster, the report and the frames."""
 
 import html
 import json
@@ -42,29 +42,23 @@ def test_a_list_of_tables_is_a_run_of_sites_by_their_names():
     assert "3 tables are 3 sites: berlin, paris, rome" in done.output
     assert "models: tiny_perceptron for every client, since the data are rows of numbers" in done.output
     run = protosphere.load("latest")
-    assert [entry["name"] for entry in json.loads((run.folder / "roster.json").read_text())] == [
-        "berlin",
-        "paris",
-        "rome",
-    ]
+    roster = json.loads((run.folder / "roster.json").read_text())
+    assert [client["name"] for client in roster] == ["berlin", "paris", "rome"]
     frame = run.clients
     assert list(frame.columns[:4]) == ["round", "client", "name", "model"]
     assert {*zip(frame["client"], frame["name"], strict=True)} == {(0, "berlin"), (1, "paris"), (2, "rome")}
-    assert (run.settings["models"], run.settings["partition"], run.settings["clients"]) == (
-        "tiny_perceptron",
-        "sites",
-        3,
-    )
+    settings = [run.settings[name] for name in ("models", "partition", "clients")]
+    assert settings == ["tiny_perceptron", "sites", 3]
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
+def test_values_of_a_column_are_names_and_hostile_ones_are_harmless():
     run = protosphere.run("fedproto", "./all.csv", partition_column="hospital", rounds=1, quiet=True)
     names = ["b Mary /b & Co", "1+1", "Roma"]
     assert run.clients.groupby("client")["name"].first().tolist() == names
     page = write_report(run.folder).read_text()
-    shown = html.escape(names[0])
-    assert f"({shown})</th>" in page
+    escaped = html.escape(names[0])
+    assert f"({escaped})</th>" in page
     assert not re.search(r"<b>Mary|=1\+1", page)
     tables = list((run.folder / "pictures").glob("*.csv"))
     assert tables
@@ -72,27 +66,23 @@ def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
         assert not re.search(r"(^|,)\"?[=@]", file.read_text(), re.MULTILINE)
 
 
-def test_under_privacy_a_partition_names_nobody(run):
-    settings = {
-        "dataset": str(Path.cwd() / "all.csv"),
-        "partition": "column",
-        "partition-column": "hospital",
-        "max-samples": 0,
-    }
-    folder = run(settings | {"strategy": "protonorm", "privacy": "release", "encoder": "random"}, clients=3)
-    assert [entry["name"] for entry in json.loads((folder / "roster.json").read_text())] == ["", "", ""]
+def test_under_privacy_clients_have_no_names(run):
+    settings = {"dataset": str(Path.cwd() / "all.csv"), "partition": "column", "partition-column": "hospital"}
+    settings |= {"max-samples": 0, "strategy": "protonorm", "privacy": "release", "encoder": "random"}
+    folder = run(settings, clients=3)
+    assert [client["name"] for client in json.loads((folder / "roster.json").read_text())] == ["", "", ""]
     assert not any("Roma" in line for line in run.said)
 
 
-def test_a_list_that_is_divided_otherwise_is_no_list_of_sites():
+def test_a_list_of_tables_with_another_partition_is_no_list_of_sites():
     files = ["./berlin.csv", "./paris.csv"]
     run = protosphere.run("local", files, partition="iid", clients=4, rounds=1, models="perceptron", quiet=True)
     assert (run.settings["partition"], run.settings["models"]) == ("iid", "perceptron")
     assert run.clients["name"].unique().tolist() == [f"client {number}" for number in range(4)]
 
 
-def test_a_comparison_of_tables_has_what_a_run_has():
+def test_a_comparison_of_tables_has_the_defaults_of_a_run():
     spec = from_table("test", {"methods": ["local"], "datasets": ["./berlin.csv,./paris.csv"], "seeds": [0]})
     (trial,) = comparing.resolve(spec)[1]
-    chosen = [trial.settings[name] for name in ("models", "partition", "clients")]
-    assert chosen == ["tiny_perceptron", "sites", 2]
+    settings = [trial.settings[name] for name in ("models", "partition", "clients")]
+    assert settings == ["tiny_perceptron", "sites", 2]

@@ -1,4 +1,4 @@
-"""What the tests of `protosphere run` share: a folder, the command, and a launcher that launches nothing."""
+"""For the tests of `protosphere run`: a folder, the command, and a launcher that starts nothing."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch, home):
-    """A working directory of the test's own."""
+    """A working directory for this test."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -28,7 +28,7 @@ def here():
 
 @pytest.fixture
 def invoke(here):
-    """invoke(*arguments): the same over Flower, on this machine where they name no other place."""
+    """invoke(*arguments): the same over Flower, here unless the arguments name another place."""
     return lambda *arguments: here(*([] if "--on" in arguments else ["--on", "flower"]), *arguments)
 
 
@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def launched(monkeypatch, folder):
-    """What `launch` was called with; it answers `launched.outcome`."""
+    """The arguments of `launch`, which returns `launched.outcome`."""
 
     class Launched(dict):
         outcome = Outcome(True, folder)

@@ -12,7 +12,6 @@ from protosphere import comparing
 from protosphere.cli.main import app
 from protosphere.comparison.execution import Finished
 from protosphere.comparison.spec import load
-from protosphere.core.errors import SettingError
 from protosphere.launch.processes import Interrupted
 from protosphere.plans.assignments import read_all
 from tests.comparison.fabricated import write_run
@@ -70,16 +69,15 @@ def test_choices_become_trials_and_their_tables_are_printed_and_written(invoke, 
     flags = ["--methods", "local,pfpl", "--seeds", "3,1", "--results", "out", "--jobs", "2", "--keep-models"]
     result = invoke(*flags, "-c", QUICK, "--metric", "final")
     assert result.exit_code == 0, result.output
-    assert [(trial.row, trial.method, trial.seed) for trial in calls["trials"]] == [
-        ("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)
-    ]
+    trials = [("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)]
+    assert [(trial.row, trial.method, trial.seed) for trial in calls["trials"]] == trials
     assert (calls["jobs"], calls["workers"], calls["reports"], calls["keep_models"]) == (2, 1, False, True)
     assert calls["folder"].path.parent == Path("out").absolute()
     assert "4 trials, 2 at a time\n" in result.stdout
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "try 5 seeds instead of 2"):
         assert words in result.stdout
-    written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
-    assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
+    files = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
+    assert files == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
 
 
 FILE = """
@@ -90,45 +88,34 @@ seeds = [0]
 rounds = 10
 clients = 8
 models = "tiny_perceptron"
+[[paper]]
+dataset = "Digits"
+accuracy = { "Local (classifier)" = 82.9 }
 """
-PARTITION = '[[partitions]]\nlabel = "Dirichlet 0.1"\npartition = "dirichlet"\n'
-PAPER = '[[paper]]\ndataset = "Digits"\naccuracy = { "Local (classifier)" = 82.9 }\n'
 
 
-def resolved(content, settings, tmp_path):
-    (tmp_path / "mine.toml").write_text(content)
-    return comparing.resolve(load("mine.toml"), overrides=read_all([settings]))
-
-
-def test_settings_of_the_command_line_are_in_the_notes_and_a_papers_values_are_left_out(tmp_path):
+def test_settings_of_the_command_line_are_in_the_notes_and_values_of_the_paper_are_left_out(tmp_path):
+    (tmp_path / "mine.toml").write_text(FILE)
     # where a run runs is no setting of the paper's
-    spec, _ = resolved(FILE + PAPER, 'device="cpu"', tmp_path)
+    spec, _ = comparing.resolve(load("mine.toml"), overrides={"device": "cpu"})
     assert (len(spec.paper), spec.note) == (1, "")
-    spec, _ = resolved(FILE + PAPER, "alpha=0.5", tmp_path)
+    spec, _ = comparing.resolve(load("mine.toml"), overrides={"alpha": 0.5})
     assert spec.paper == ()
     assert "Trials that read them have alpha = 0.5. The paper's values are left out" in spec.note
     assert [row.label for row in spec.rows] == ["Digits"]
 
 
-def test_a_row_is_named_after_the_data_set_of_the_command_line(tmp_path):
+def test_a_row_has_the_name_of_the_data_set_of_the_command_line(tmp_path):
     paint(tmp_path / "mnist", "ab", 40)
     spec, trials = comparing.resolve(load(), overrides=read_all([QUICK, 'dataset="./mnist"']))
     assert {trial.row for trial in trials} == {"mnist"}
     assert spec.name == "mnist"
 
 
-@pytest.mark.parametrize("settings", ['partition="iid"', 'inference="discriminant"'])
-def test_a_setting_of_a_label_is_refused(tmp_path, settings):
-    with pytest.raises(
-        SettingError, match=r"may be what a label of the comparison says \(frame, Local \(classifier\), Dirichlet 0.1\)"
-    ):
-        resolved(FILE + PARTITION, settings, tmp_path)
-
-
 # --- how it ends -------------------------------------------------------------------------------------------
 
 
-def test_a_comparison_with_a_failed_trial_says_how_to_go_on_and_that_command_does(invoke, calls):
+def test_a_failed_trial_ends_with_the_command_that_runs_it_again(invoke, calls):
     calls.failing = ("local",)
     base = ["--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, "--results", "my results", "--jobs", "1"]
     first = invoke(*base, "--on", "workers:2", "--keep-models")
@@ -149,7 +136,7 @@ def test_a_comparison_with_a_failed_trial_says_how_to_go_on_and_that_command_doe
     assert "missing" not in (folder / "table.csv").read_text()
 
 
-def test_a_signal_leaves_what_is_finished(invoke, calls):
+def test_a_signal_keeps_finished_trials(invoke, calls):
     calls.raises = Interrupted(signal.SIGTERM)
     result = invoke("--methods", "local", "--seeds", "0", "-c", QUICK)
     assert result.exit_code == 128 + signal.SIGTERM

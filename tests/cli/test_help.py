@@ -1,8 +1,9 @@
-"""The command's help: its examples are commands, and any terminal can show what is printed."""
+"""The help of the command line is quick, complete and valid on any terminal."""
 
 import io
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -10,11 +11,12 @@ import typer
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
+from tests.cli.conftest import ROOT
 
 GROUP = typer.main.get_command(app)
 
 
-def helped(*arguments):
+def help_of(*arguments):
     result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
     assert result.exit_code == 0
     return result.stdout
@@ -22,24 +24,24 @@ def helped(*arguments):
 
 def section(text, title):
     """The lines of one section, and of its entries."""
-    found = re.search(rf"^{title}:\n((?:  .*\n|\n(?=  ))+)", text, flags=re.MULTILINE)
-    return found.group(1).splitlines() if found else []
+    match = re.search(rf"^{title}:\n((?:  .*\n|\n(?=  ))+)", text, flags=re.MULTILINE)
+    return match.group(1).splitlines() if match else []
 
 
 @pytest.mark.parametrize("name", GROUP.commands)
-def test_the_examples_of_a_command_are_understood_by_it(name):
-    lines = section(helped(name), "Examples")
+def test_examples_of_a_command_are_valid(name):
+    lines = section(help_of(name), "Examples")
     assert lines
     for line in lines:
-        program, named, *arguments = shlex.split(line.strip().replace("<", "").replace(">", ""))
-        assert (program, named) == ("protosphere", name)
-        # reads the arguments, runs nothing
-        GROUP.commands[name].make_context(named, arguments)
+        program, command, *arguments = shlex.split(line.strip().replace("<", "").replace(">", ""))
+        assert (program, command) == ("protosphere", name)
+        # parses the arguments and runs nothing
+        GROUP.commands[name].make_context(command, arguments)
 
 
 @pytest.mark.parametrize("name", ["", *GROUP.commands])
 def test_every_argument_has_a_text_and_nothing_is_escaped(name):
-    text = helped(*name.split())
+    text = help_of(*name.split())
     assert "\\[" not in text
     entries = [line for line in section(text, "Arguments") if re.match(r"  \S", line)]
     command = GROUP.commands.get(name, GROUP)
@@ -48,14 +50,24 @@ def test_every_argument_has_a_text_and_nothing_is_escaped(name):
         assert re.match(r"  \S+  +[A-Z`]", entry), entry
 
 
-def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
+def test_a_letter_that_the_terminal_lacks_is_replaced(home, monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     GROUP.main(["data", "--clients", "2"], standalone_mode=False)
     sys.stdout.flush()
-    # a client without samples of a class
     assert b"|   ? |" in raw.getvalue()
 
 
+def test_help_is_quick_because_it_imports_no_torch():
+    code = (
+        "import sys; sys.argv = ['protosphere', 'run', '--help']; "
+        "from protosphere.cli.main import app; app(standalone_mode=False); "
+        "print([name for name in ('torch', 'flwr', 'ray', 'pydantic', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert "--preset" in done.stdout
+
+
 def test_the_help_of_a_run_fits_a_screen():
-    assert 24 <= len(helped("run").splitlines()) <= 40
+    assert 24 <= len(help_of("run").splitlines()) <= 40

@@ -18,7 +18,7 @@ from protosphere.strategies import METHODS, known_settings
         ("settings", known_settings()),
     ],
 )
-def test_what_there_is_is_listed(command, rows):
+def test_every_entry_is_listed(command, rows):
     result = CliRunner().invoke(app, [command])
     assert result.exit_code == 0
     assert not [row for row in rows if row not in result.stdout]

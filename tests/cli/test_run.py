@@ -1,4 +1,4 @@
-"""`protosphere run`: what it hands down, what it prints, how it exits."""
+"""`protosphere run`: the settings that it passes on, its output and its exit codes."""
 
 import json
 import re
@@ -32,8 +32,8 @@ def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
     flags = ("clients", "cpus_per_client", "gpus_per_client", "verbose")
     assert [launched[name] for name in flags] == [7, 2, 0.5, True]
     # a SuperLink's machines have paths of their own
-    given = ["--results", "/there", "-c", 'dataset="x-rays" rounds=3', "--clients", "5"]
-    assert invoke("--on", "superlink:clinics", *given).exit_code == 0
+    arguments = ["--results", "/there", "-c", 'dataset="x-rays" rounds=3', "--clients", "5"]
+    assert invoke("--on", "superlink:clinics", *arguments).exit_code == 0
     assert (launched["connection"], launched["clients"]) == ("clinics", 5)
     assert launched["run_config"]["results-dir"] == "/there"
 
@@ -51,34 +51,40 @@ def test_what_leaves_is_listed_without_a_run(here):
     assert (refused.exit_code, "roster.json" in refused.stderr) == (2, True)
 
 
-def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
-    assert invoke("--on", "superlink:clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
-    assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
-    # where its folder is here, too, they are known
-    (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"rounds": 4, "batch-size": 7}))
-    assert invoke("--on", "superlink:clinics", "--resume", str(tmp_path)).exit_code == 0
-    assert launched["run_config"]["batch-size"] == 7
-    # the SuperLink has another working directory
+@pytest.mark.parametrize(
+    ("resume", "stored", "batch_size"),
+    [
+        ("latest", "latest", 32),
+        # if the folder is on this machine, its settings are known
+        ("{folder}", "{folder}", 7),
+        # a path is absolute, since the SuperLink has another working directory
+        ("./{name}", "{folder}", 7),
+        ("{name}", "{name}", 32),
+    ],
+)
+def test_a_run_of_a_superlink_is_resumed(invoke, launched, tmp_path, monkeypatch, resume, stored, batch_size):
+    (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"batch-size": 7}))
     monkeypatch.chdir(tmp_path.parent)
-    assert invoke("--on", "superlink:clinics", "--resume", f"./{tmp_path.name}").exit_code == 0
-    assert launched["run_config"]["resume"] == str(tmp_path)
-    assert launched["run_config"]["batch-size"] == 7
-    assert invoke("--on", "superlink:clinics", "--resume", tmp_path.name).exit_code == 0
-    assert launched["run_config"]["resume"] == tmp_path.name
+    places = {"folder": tmp_path, "name": tmp_path.name}
+    arguments = ["--on", "superlink:clinics", "--resume", resume.format(**places), "-c", "rounds=9"]
+    assert invoke(*arguments).exit_code == 0
+    changes = {"resume": stored.format(**places), "rounds": 9, "batch-size": batch_size}
+    assert launched["run_config"] == known_settings() | changes
 
 
 def test_a_real_run_in_process(here, home):
     result = here("--clients", "3", "-c", QUICK, "--results", "out")
     assert result.exit_code == 0, result.output
     # before the rounds and after the table
-    (folder,) = map(Path, {*(named := re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE))})
-    assert len(named) == 2
+    name, last_name = re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE)
+    assert name == last_name
+    folder = Path(name)
     assert folder.parent == Path.cwd() / "out"
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "round 1/1" in result.stdout
-    over = here("--resume", "latest", "--results", "out")
-    assert (over.exit_code, over.stdout) == (2, "")
-    assert over.stderr.startswith(f"the newest run, {folder}, has finished round 1 of 1")
+    complete = here("--resume", "latest", "--results", "out")
+    assert (complete.exit_code, complete.stdout) == (2, "")
+    assert complete.stderr.startswith(f"the newest run, {folder}, has finished round 1 of 1")
     more = here("--resume", "latest", "--results", "out", "-c", "rounds=2")
     assert more.exit_code == 0, more.output
     assert "round 2/2" in more.stdout
@@ -98,12 +104,14 @@ def test_a_completed_run_prints_its_lines_and_its_table(invoke, launched, folder
     change_summary(folder, change)
     result = invoke()
     assert result.exit_code == 0, result.output
-    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
-    rows = [line.split() for line in lines]
-    assert ["inference", "rule", "all", "clients", "worst", "client", "round"] in rows
-    assert ["classifier", "45.0", "20.0", "2"] in rows
-    assert ["local-prototypes", "*", "91.1", "20.0", "1"] in rows
+    table = [
+        "inference rule all clients worst client round",
+        "classifier 45.0 20.0 2",
+        "local-prototypes * 91.1 20.0 1",
+    ]
+    assert {*table} <= {*lines}
     for words in (
         "most frequent class reaches 31.8",
         "sent: 0.2 kB up, 0.2 kB down",
@@ -113,13 +121,13 @@ def test_a_completed_run_prints_its_lines_and_its_table(invoke, launched, folder
         "2 more clients failed",
     ):
         assert words in result.stdout
-    # ten clients that failed are named
+    # ten failed clients are named
     assert result.stdout.count("a vector holds NaN") == 10
     assert "\x1b" not in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "said"),
+    ("outcome", "code", "words"),
     [
         (Outcome(False, Path("there"), "no data.", "83"), 1, "no data.\nlog: there/run.log\n"),
         (Outcome(False, None, "it failed.", "83"), 1, "it failed.\n"),
@@ -127,21 +135,21 @@ def test_a_completed_run_prints_its_lines_and_its_table(invoke, launched, folder
         (Outcome(False, Path("there"), "stopped.", "83", 2), 130, "stopped.\nlog: there/run.log\n"),
     ],
 )
-def test_a_run_that_was_not_completed_exits_with_its_reason_and_its_log(invoke, launched, outcome, code, said):
+def test_an_incomplete_run_exits_with_its_reason_and_its_log(invoke, launched, outcome, code, words):
     launched.outcome = outcome
     result = invoke()
-    assert (result.exit_code, result.stderr) == (code, said)
+    assert (result.exit_code, result.stderr) == (code, words)
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "said"),
+    ("end", "code", "words"),
     [
         (RunError("it broke."), 1, "it broke."),
         (signal.SIGTERM, 143, "stopped by SIGTERM."),
         (SettingError("no such thing."), 2, "no such thing."),
     ],
 )
-def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, tmp_path, end, code, said):
+def test_a_failed_or_stopped_run_in_process_names_its_log(here, monkeypatch, tmp_path, end, code, words):
     folder = tmp_path / "begun"
     folder.mkdir()
 
@@ -155,50 +163,50 @@ def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypat
     monkeypatch.setattr(local_grid, "run", run)
     result = here()
     log_line = "" if code == 2 else f"log: {folder / 'run.log'}\n"
-    assert (result.exit_code, result.stderr) == (code, f"{said}\n{log_line}")
+    assert (result.exit_code, result.stderr) == (code, f"{words}\n{log_line}")
 
 
-# --- the command that goes on --------------------------------------------------------------------------------
+# --- the command that continues --------------------------------------------------------------------------------
 
 
-def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke, launched, folder, monkeypatch):
+def test_a_stopped_run_ends_with_the_command_that_continues_it(invoke, launched, folder, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     (folder / "checkpoint.safetensors").touch()
     (folder / "settings.json").write_text(json.dumps(known_settings() | {"clients": 3}))
     launched.outcome = Outcome(False, folder, "stopped by SIGTERM after round 1.", "8373", 15)
     last = invoke("--cpus-per-client", "2", "--clients", "3").stderr.splitlines()[1]
     assert last == f"resume: protosphere run --on flower --cpus-per-client 2 --resume {folder}"
-    # of another machine's folder only Flower's number of the run is known, and its settings are given again
+    # a run of a SuperLink is known by its number, and its settings are given again
     launched.outcome = Outcome(False, None, "stopped by SIGINT.", "8373", 2)
     (Path.cwd() / "mine.toml").write_text("rounds = 7\n[protonorm]\ngamma = 5.0\n")
     names = ["-c", "mine.toml", "-c", 'strategy="protonorm" dataset="x-rays" partition="iid"', "--clients", "5"]
     last = invoke("--on", "superlink:clinics", "--results", "/there", *names).stderr.splitlines()[1]
-    begun = launched["run_config"]
+    settings = launched["run_config"]
     invoke(*shlex.split(last.removeprefix("resume: "))[2:])
-    assert launched["run_config"] == begun | {"resume": "8373"}
-    # of one that Flower has not taken there is nothing to go on with
+    assert launched["run_config"] == settings | {"resume": "8373"}
+    # a run that Flower did not accept cannot be continued
     launched.outcome = Outcome(False, None, "stopped by SIGINT.", "", 2)
     assert "--resume" not in invoke("--on", "superlink:clinics").stderr
 
 
-def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here, monkeypatch):
+def test_the_command_that_continues_a_resumed_run_repeats_its_settings(here, monkeypatch):
     assert here("--clients", "3", "-c", QUICK, "--results", "my results").exit_code == 0
+    configs = []
 
     def fail(config, **keywords):
         (folder,) = (Path.cwd() / "my results").iterdir()
         keywords["opened"](folder)
-        calls.append(config)
+        configs.append(config | {"results-dir": ""})
         raise RunError("it broke.")
 
-    calls = []
     monkeypatch.setattr(running, "run_in_process", fail)
     settings = 'rounds=4 round-timeout=77.0 keep-prototypes="all"'
     first = here("--resume", "latest", "--results", "my results", "-c", settings, "--on", "workers:2", "--verbose")
     assert first.exit_code == 1
     (line,) = [line for line in first.stderr.splitlines() if line.startswith("resume: ")]
     second = here(*shlex.split(line)[3:])
-    assert calls[0] | {"results-dir": ""} == calls[1] | {"results-dir": ""}
-    assert calls[1]["rounds"] == 4
+    assert configs[0] == configs[1]
+    assert configs[1]["rounds"] == 4
     assert line in second.stderr.splitlines()
     assert "--on workers:2" in line
     assert "--verbose" in line
@@ -211,7 +219,7 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
         ("compare", "learning_rate=0.1", "unknown setting `learning_rate` (did you mean `learning-rate`?)"),
     ],
 )
-def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command, settings, words):
+def test_an_invalid_setting_is_refused_before_torch_is_loaded(command, settings, words):
     script = (
         "import sys\nfrom protosphere.cli.main import app\n"
         f"try: app([{command!r}, '-c', {settings!r}])\n"
@@ -222,7 +230,7 @@ def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command
     assert done.stderr.startswith(words)
 
 
-def test_in_process_gets_workers(here, monkeypatch, folder):
+def test_workers_reach_the_run_in_process(here, monkeypatch, folder):
     calls = {}
     monkeypatch.setattr(running, "run_in_process", lambda config, **keywords: calls.update(keywords) or folder)
     assert here("--on", "workers:2", "--clients", "3").exit_code == 0

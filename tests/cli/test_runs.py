@@ -55,11 +55,11 @@ def test_runs_and_comparisons_are_listed_with_state_and_headline(home):
         {"settings.json": RUN, "status.json": {"state": "running"}, "summary.json": {"headline": "x"}},
     ],
 )
-def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, files):
+def test_unreadable_folders_are_listed_as_such(home, files):
     for folder in ("odd", ".vscode"):
         (home / "results" / folder).mkdir(parents=True)
         for name, content in files.items():
             (home / "results" / folder / name).write_text(json.dumps(content))
-    found = list_runs()
-    assert found["odd"] == ["?", "?", "unreadable", "-"]
-    assert ".vscode" not in found
+    cells = list_runs()
+    assert cells["odd"] == ["?", "?", "unreadable", "-"]
+    assert ".vscode" not in cells

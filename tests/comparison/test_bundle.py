@@ -1,4 +1,4 @@
-"""What Flower bundles for the clients: every module of ours, and no test."""
+"""The bundle that Flower makes for the clients: every module, and no test."""
 
 import io
 import zipfile
@@ -34,34 +34,30 @@ def bundled(tmp_path_factory):
         return set(bundle.namelist())
 
 
-def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
+def test_the_bundle_of_a_copied_app_is_that_of_its_folder(tmp_path):
     app = tmp_path / "app"
-    ours = ("rooms/part.py", "rooms/results/deep.py", "rooms/deep/table.json", ".settings.yaml", "tests/test_it.py")
-    for name in (*ours, "rooms/words.txt", "rows.npz", "out/mine.py"):
+    code = {"rooms/part.py", "rooms/results/deep.py", "rooms/deep/table.json", ".settings.yaml", "tests/test_it.py"}
+    code |= {"out/mine.py", "LICENSE"}
+    data = {"rooms/words.txt", "rows.npz", "rooms/__pycache__/part.py"}
+    environments = {".venv/lib/other.py", ".venv/pyvenv.cfg", "env/lib/other.py", "env/pyvenv.cfg"}
+    for name in code | data | environments:
         (app / name).parent.mkdir(parents=True, exist_ok=True)
         (app / name).write_text("1\n")
-    for name in (".venv/lib/other.py", "env/lib/other.py", "rooms/__pycache__/part.py"):
-        (app / name).parent.mkdir(parents=True)
-        (app / name).write_text("2\n")
-    for name in (".venv", "env"):
-        (app / name / "pyvenv.cfg").touch()
     (app / "rooms" / "link.py").symlink_to(app / "rooms" / "part.py")
     (app / ".gitignore").write_text("/out/\n__pycache__/\n")
-    (app / "LICENSE").write_text("free\n")
     (app / "pyproject.toml").write_text(PROJECT)
     before = build_fab_from_disk(app)
-    copied = copy_app(app, tmp_path / "copied")
-    assert build_fab_from_disk(copied) == before
-    # no environment, whatever it is called, no link and no data
-    files = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()}
-    assert files == {*ours, "out/mine.py", ".gitignore", "LICENSE", "pyproject.toml"}
+    copy = copy_app(app, tmp_path / "copy")
+    assert build_fab_from_disk(copy) == before
+    files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert files == code | {".gitignore", "pyproject.toml"}
 
 
-def test_the_bundle_has_every_module_and_file_of_ours_and_nothing_else(bundled):
-    """Flower leaves out files by their names, *_test.py among them, and kinds of files that it does not know."""
+def test_the_bundle_has_every_module_and_no_test(bundled):
+    """Flower leaves out files by their names, such as *_test.py, and files of unknown kinds."""
     files = {path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()}
     names = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".pyc" and path.name != "py.typed"}
     assert len(names) > 60
-    # presets' partitions are read where a run is started
+    # partitions of presets are only read where a run starts
     assert {name.rpartition("/")[0] for name in names - bundled} <= {"protosphere/presets/partitions"}
     assert [name for name in bundled if name.startswith(("tests/", "benchmarks/", "docs/"))] == []

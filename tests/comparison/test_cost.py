@@ -34,13 +34,13 @@ def test_it_is_the_cost_of_one_round_times_all_rounds(home):
     ("words", "is_terminal", "asks"), [([], True, True), (["--yes"], True, False), ([], False, False)]
 )
 def test_a_preset_asks_only_on_a_terminal(home, monkeypatch, words, is_terminal, asks):
-    ran = []
+    calls = []
     monkeypatch.setattr(command, "_is_terminal", lambda: is_terminal)
-    monkeypatch.setattr(cost, "estimate", lambda *given: Cost(1, 2.0, 1, 5))
+    monkeypatch.setattr(cost, "estimate", lambda *values: Cost(1, 2.0, 1, 5))
     monkeypatch.setattr(
-        comparing, "carry_out", lambda *given, **of_runs: ran.append(given) or ([], Written((), "", ()))
+        comparing, "carry_out", lambda *values, **of_runs: calls.append(values) or ([], Written((), "", ()))
     )
     arguments = ["--preset", "protonorm-figure2", "--seeds", "0", "--methods", "Local", *words]
     result = CliRunner().invoke(app, ["compare", *arguments], input="n\n")
     assert ("1 trials, 1 at a time: about 2 hours" in result.stdout) == asks
-    assert (len(ran), result.exit_code) == ((0, 1) if asks else (1, 0))
+    assert (len(calls), result.exit_code) == ((0, 1) if asks else (1, 0))

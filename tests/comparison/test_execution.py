@@ -62,7 +62,7 @@ def test_a_trial_leaves_its_run_and_models_only_if_asked(ordered, home, keep_mod
     assert lines == (run / "run.log").read_text().splitlines()
 
 
-def test_a_node_without_the_comparison_s_folder_refuses_by_its_name(ordered):
+def test_a_node_without_the_folder_of_the_comparison_names_itself(ordered):
     folder, _, order = ordered
     shutil.rmtree(folder.path)
     assert f"{order.place} was not found on {socket.gethostname()}" in perform(order)
@@ -93,7 +93,7 @@ METHOD = replace(fedproto.METHOD, objective=Deadly)
 
 
 @pytest.mark.integration
-def test_a_trial_after_one_that_was_killed_or_broke_is_that_of_a_process_of_its_own(tmp_path, home):
+def test_a_trial_after_a_killed_or_failed_one_equals_a_run_alone(tmp_path, home):
     (tmp_path / "deadly.py").write_text(DEADLY)
     method = Entry("deadly", {"strategy": f"{tmp_path}/deadly.py"})
     digits = (Entry("Digits", {"dataset": "digits"}),)
@@ -129,7 +129,7 @@ def _answer_and_stay(sender):
     time.sleep(30)
 
 
-def test_a_trial_whose_threads_go_on_is_finished_when_it_has_answered(tmp_path):
+def test_a_trial_ends_with_its_answer_even_if_its_process_lives_on(tmp_path):
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_answer_and_stay, args=(sender,))
     process.start()
@@ -142,7 +142,7 @@ def test_a_trial_whose_threads_go_on_is_finished_when_it_has_answered(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_script_without_a_guard_for_its_main_module_compares_once_and_leaves_no_process(tmp_path):
+def test_a_script_without_a_main_guard_compares_once_and_leaves_no_process(tmp_path):
     script, output = tmp_path / "script.py", tmp_path / "output"
     script.write_text(SCRIPT.format(rounds=5000, results=str(tmp_path / "killed")))
     with output.open("w") as stream:

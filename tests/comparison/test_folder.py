@@ -1,4 +1,4 @@
-"""A comparison's folder: what it stores, and which trials are finished."""
+"""A comparison's folder: its content, and which trials are finished."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def finish(folder, trial, home, name="20260101-000000-local-digits", **changes):
 
 def test_a_comparison_is_read_again_from_the_newest_folder_or_by_name(folder, trials, tmp_path):
     assert folder.path.name.endswith("-compare-a-test")
-    # of the same second
+    # in the same second
     newer = ComparisonFolder.create(SPEC, trials, str(tmp_path / "results"))
     assert newer.path != folder.path
     os.utime(folder.path / "comparison.json", (1, 1))
@@ -70,7 +70,7 @@ def test_a_comparison_is_read_again_from_the_newest_folder_or_by_name(folder, tr
         (None, "cannot be read (JSONDecodeError"),
     ],
 )
-def test_a_folder_of_another_version_or_a_damaged_one_is_refused(folder, change, word):
+def test_a_damaged_folder_or_one_of_another_version_is_refused(folder, change, word):
     file = folder.path / "comparison.json"
     content = json.loads(file.read_text())
     if change:
@@ -96,7 +96,7 @@ def test_a_trial_is_finished_by_a_whole_summary_of_its_settings(folder, trials, 
         folder.run_of(trials[1])
 
 
-def test_nothing_behind_a_link_is_deleted(folder, trials, tmp_path):
+def test_files_behind_a_link_are_not_deleted(folder, trials, tmp_path):
     file = tmp_path / "mine" / trials[0].name / "work.txt"
     file.parent.mkdir(parents=True)
     file.touch()
@@ -106,7 +106,7 @@ def test_nothing_behind_a_link_is_deleted(folder, trials, tmp_path):
     assert file.exists()
 
 
-def test_only_what_the_trial_left_is_deleted(folder, trials, home):
+def test_only_the_files_of_the_trial_are_deleted(folder, trials, home):
     run = finish(folder, trials[0], home)
     other = finish(folder, trials[1], home, "20260101-000001-local-digits")
     folder.discard_models(trials[0])

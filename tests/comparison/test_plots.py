@@ -22,7 +22,7 @@ def test_bands_end_at_0_and_100_percent():
     assert edges == {(0, 0), (0, 14), (1, 40), (1, 60), (2, 92), (2, 100)}
 
 
-def test_bytes_begin_at_0_and_no_axis_is_negative_beyond_its_place():
+def test_axes_of_bytes_start_just_below_0():
     curves = {}
     for method, payload in {"none": [0, 0], "few": [1e4, 2e4], "many": [1e7, 2e7]}.items():
         curves[method] = pd.DataFrame({"round": [0, 1], "mean": [0.5, 0.6], "std": [0.0, 0.0], "payload": payload})

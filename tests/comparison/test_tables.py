@@ -71,7 +71,7 @@ def test_the_tables_of_accuracies_and_costs(tables):
     assert list(cost["CIFAR-10, M values per round"].values()) == ["5e-05"] * 2
 
 
-def test_methods_stand_in_the_comparisons_order_across_where_rows_are_more(tables):
+def test_methods_keep_their_order_and_are_columns_if_there_are_more_rows(tables):
     metrics = (Metric("", "final"), Metric("classifier", "final"))
     table = tables(comparison(methods=METHODS[::-1], metrics=metrics))["accuracy"].texts
     assert list(table) == ["Proto_Norm", "FedProto", "majority class"]
@@ -89,7 +89,7 @@ def test_missing_seeds_are_counted_and_one_seed_has_no_deviation(tables):
     assert "One seed gives no interval; chance may explain any difference." in by_kind["differences"].notes
 
 
-def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_it(tables):
+def test_the_majority_class_is_that_of_the_samples_and_clients_of_its_metric(tables):
     floors = {
         Metric("", "final"): "60.00 ± 10.00",
         Metric("", "client-best"): "60.00 ± 10.00",

@@ -1,4 +1,4 @@
-"""Whole runs on texts: small random encoders, and notes that the test writes, through the real loading code."""
+"""Whole runs on texts, with small random encoders and written notes, loaded as any others."""
 
 import json
 import random
@@ -16,20 +16,6 @@ WORDS = [*COMMON, *(word for words in THEMES.values() for word in words)]
 CLIENTS = 3
 
 
-def write_notes(folder, patients=60):
-    """notes.csv: one to three notes a patient."""
-    folder.mkdir()
-    draw = random.Random(0)
-    lines = ["note,where,patient"]
-    for patient in range(patients):
-        where = draw.choice(list(THEMES))
-        for _ in range(draw.randint(1, 3)):
-            words = draw.choices(COMMON, k=6) + draw.choices(THEMES[where], k=3)
-            lines.append(f'"{" ".join(words)}, ""ok""",{where},{patient:05d}')
-    (folder / "notes.csv").write_text("\n".join(lines) + "\n")
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -38,11 +24,19 @@ def offline(monkeypatch):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Where the encoder and the notes of this file lie."""
+    """The place of the encoder, and of notes.csv with one to three notes per patient."""
     folder = tmp_path_factory.mktemp("texts")
     save_tokenizer(folder / "encoder", WORDS)
     save_encoder(folder / "encoder", vocab_size=len(SPECIAL) + len(WORDS), hidden_size=16, num_hidden_layers=2)
-    write_notes(folder / "notes")
+    draw = random.Random(0)
+    lines = ["note,where,patient"]
+    for patient in range(60):
+        where = draw.choice(list(THEMES))
+        for _ in range(draw.randint(1, 3)):
+            words = draw.choices(COMMON, k=6) + draw.choices(THEMES[where], k=3)
+            lines.append(f'"{" ".join(words)}, ""ok""",{where},{patient:05d}')
+    (folder / "notes").mkdir()
+    (folder / "notes" / "notes.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -50,17 +44,16 @@ def place(tmp_path_factory):
 def settings(place):
     """Frozen, half and wholly trained clients of one small encoder on notes, FedPAGR, the ensemble at the end."""
     models = ",".join(f"hf:{place / 'encoder'}{query}" for query in ("?trainable=0", "?trainable=1", ""))
-    columns = {"text-column": "note", "label-column": "where", "group-column": "patient"}
     task = {"strategy": "fedpagr", "dataset": str(place / "notes"), "models": models, "max-samples": 0}
-    task |= {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 1, "ensemble-every": 1, "min-samples": 5}
-    return task | columns
+    task |= {"text-column": "note", "label-column": "where", "group-column": "patient"}
+    return task | {"max-tokens": 12, "alpha": 2.0, "momentum": 0.9, "rounds": 1, "ensemble-every": 1, "min-samples": 5}
 
 
 def test_clients_of_different_depth_train_on_notes(run, settings, place):
     folder = run(settings, clients=CLIENTS)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["problems"]) == ("completed", 0)
-    # what the frozen random encoder says of a note suffices for far more than the most frequent class
+    # features of a frozen random encoder suffice for far more than the most frequent class
     assert summary["rules"]["discriminant"]["final"] > summary["floor"]["majority-class"] + 0.15
     assert summary["ensemble"]["rows"] > 0
     assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
@@ -69,15 +62,15 @@ def test_clients_of_different_depth_train_on_notes(run, settings, place):
 
 
 def test_texts_need_models_of_texts(settings):
-    given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
+    assignments = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
     with pytest.raises(DataError, match="holds texts"):
-        plan([given], clients=CLIENTS)
+        plan([assignments], clients=CLIENTS)
     with pytest.raises(DataError, match="takes texts"):
         plan([f'models="{settings["models"]}"'], clients=CLIENTS)
 
 
-def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings):
+def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_its_path_stays_here(run, settings):
     folder = run(settings | {"strategy": "fml", "ensemble-every": 0}, clients=CLIENTS)
     assert [line["problems"] for line in RunFolder(folder).lines()] == [{}] * 2
-    (told,) = {client["companion"] for client in RunFolder(folder).roster()}
-    assert told.startswith("hf:local?trainable=0 (")
+    (name,) = {client["companion"] for client in RunFolder(folder).roster()}
+    assert name.startswith("hf:local?trainable=0 (")

@@ -41,25 +41,35 @@ def labels_of(method, setting, *values):
     ("methods", "texts", "cross", "expected"),
     [
         (
-            *("local protonorm", ["protonorm.gamma=1,10.5", 'protonorm.alignment="none","auto"'], False),
+            "local protonorm",
+            ["protonorm.gamma=1,10.5", 'protonorm.alignment="none","auto"'],
+            False,
             ["local", *labels_of("protonorm", "gamma", 1, 10.5), *labels_of("protonorm", "alignment", "none", "auto")],
         ),
         (
-            *("local protonorm", ["protonorm.gamma=1,9", 'protonorm.alignment="none","auto"'], True),
+            "local protonorm",
+            ["protonorm.gamma=1,9", 'protonorm.alignment="none","auto"'],
+            True,
             ["local", *(f"protonorm, gamma = {g}, alignment = {a}" for g in (1, 9) for a in ("none", "auto"))],
         ),
         # a shared setting varies for all methods that read it
         (
-            *("local fedproto", ["learning-rate=0.01,0.1"], False),
+            "local fedproto",
+            ["learning-rate=0.01,0.1"],
+            False,
             [*labels_of("local", "learning-rate", 0.01, 0.1), *labels_of("fedproto", "learning-rate", 0.01, 0.1)],
         ),
         (
-            *("fedproto tinyproto-fp", ["tinyproto.sparsity-dim=0,8"], False),
-            ["fedproto", *labels_of("tinyproto-fp", "sparsity-dim", 0, 8)],
+            "local fedproto fedavg",
+            ['client-weights="samples","equal"'],
+            False,
+            ["local", "fedproto", *labels_of("fedavg", "client-weights", "samples", "equal")],
         ),
         (
-            *("local fedproto fedavg", ['client-weights="samples","equal"'], False),
-            ["local", "fedproto", *labels_of("fedavg", "client-weights", "samples", "equal")],
+            "fedproto tinyproto-fp",
+            ["tinyproto.sparsity-dim=0,8"],
+            False,
+            ["fedproto", *labels_of("tinyproto-fp", "sparsity-dim", 0, 8)],
         ),
     ],
 )
@@ -91,16 +101,16 @@ def test_without_validation_samples_nothing_can_be_chosen():
 
 
 def test_a_file_says_what_varies_and_how(tmp_path):
-    head = 'methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\n'
     file = tmp_path / "mine.toml"
-    file.write_text(head + "protonorm.gamma = [1, 2, 3]\n")
-    assert labels(with_variants(read(file)))[1:] == labels_of("protonorm", "gamma", 1, 2, 3)
-    # the command line goes before
-    assert labels(with_variants(read(file), ["protonorm.gamma=7,8"]))[1:] == labels_of("protonorm", "gamma", 7, 8)
-    crossed = 'choose = "validation"\ncross = true\nprotonorm.gamma = [1, 2]\nprotonorm.alignment = ["none", "auto"]\n'
-    file.write_text(head + crossed)
+    file.write_text(
+        'methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\nchoose = "validation"\ncross = true\n'
+        'protonorm.gamma = [1, 2]\nprotonorm.alignment = ["none", "auto"]\n'
+    )
     spec = with_variants(read(file))
     assert (spec.choose, spec.cross, len(spec.methods), spec.baseline_label) == ("validation", True, 5, "local")
+    # values of the command line replace those of the file
+    spec = with_variants(read(file), ["protonorm.gamma=7,8"])
+    assert {entry.varied["protonorm.gamma"] for entry in spec.methods if entry.varied} == {7, 8}
 
 
 # --- choosing ------------------------------------------------------------------------------------------------
@@ -109,7 +119,7 @@ def test_a_file_says_what_varies_and_how(tmp_path):
 @pytest.mark.parametrize(
     ("figure", "expected"), [("selected", 0.9), ("headline", 0.9), ("final", 0.2), ("last-5", (0.9 + 0.5 + 0.2) / 3)]
 )
-def test_the_validation_figure_is_the_metrics_and_never_of_untrained_models(figure, expected):
+def test_the_validation_accuracy_is_that_of_the_metric_and_of_trained_models(figure, expected):
     lines = [line(number, 0.1) for number in range(4)]
     for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
         each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
@@ -118,34 +128,34 @@ def test_the_validation_figure_is_the_metrics_and_never_of_untrained_models(figu
     assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
 
 
-@pytest.fixture
-def chosen(tmp_path):
-    """A comparison that chooses among three values, its folder with a run for each trial, and its trials."""
+def choice_among(accuracies, folder):
+    """A comparison that chooses among three values, its folder with a run for each trial, and its trials.
 
-    def make():
-        spec = varied("protonorm.gamma=3,10,30", choose="validation")
-        trials = trials_of(spec)
-        folder = ComparisonFolder.create(spec, trials, str(tmp_path / "results"))
-        for trial in trials:
-            value = trial.method.rpartition(" = ")[2]
-            test, validation = TEST.get(value, (0.3, 0.35)), VALIDATION.get(value, (0.3, 0.3))
-            write_run(folder.of(trial) / "run", trial.settings, test[trial.seed], validation=validation[trial.seed])
-        return spec, folder, trials
+    Args:
+        accuracies: value -> validation accuracy by seed.
+    """
+    spec = varied("protonorm.gamma=3,10,30", choose="validation")
+    trials = trials_of(spec)
+    folder = ComparisonFolder.create(spec, trials, str(folder))
+    for trial in trials:
+        value = trial.method.rpartition(" = ")[2]
+        test, validation = TEST.get(value, (0.3, 0.35)), accuracies.get(value, (0.3, 0.3))
+        write_run(folder.of(trial) / "run", trial.settings, test[trial.seed], validation=validation[trial.seed])
+    return spec, folder, trials
 
-    return make
 
-
-def test_the_tables_show_the_variant_with_the_best_validation_accuracy(chosen):
-    spec, folder, trials = chosen()
-    accuracies, gaps, tried, _ = write_all(folder, spec, trials).tables
+@pytest.mark.usefixtures("undrawn")
+def test_the_tables_show_the_variant_with_the_best_validation_accuracy(tmp_path):
+    spec, folder, trials = choice_among(VALIDATION, tmp_path)
+    accuracies, differences, variants, _ = write_all(folder, spec, trials).tables
     assert accuracies.texts["digits"].to_dict() == {
         "local": "32.50 ± 3.54",
         "protonorm": "45.00 ± 7.07",
         "majority class": "50.00 ± 0.00",
     }
     assert "digits: validation chose gamma = 10 of protonorm among 3." in accuracies.notes
-    assert list(gaps.texts.index) == ["digits"]
-    assert tried.texts["digits"][tried.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
+    assert list(differences.texts.index) == ["digits"]
+    assert variants.texts["digits"][variants.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
     page = (folder.path / "report.html").read_text()
     assert "<strong>80.00 ± 14.14</strong>" in page
     assert "1 data set, 2 methods, 2 seeds (0, 1)" in page, "the methods of the tables, not their variants"
@@ -153,13 +163,12 @@ def test_the_tables_show_the_variant_with_the_best_validation_accuracy(chosen):
     assert ComparisonFolder(folder.path).read()[0] == spec
 
 
-def test_the_first_of_equal_variants_is_chosen_and_none_while_a_trial_is_missing(chosen, monkeypatch):
-    monkeypatch.setitem(VALIDATION, "3", (0.8, 0.8))
-    spec, folder, trials = chosen()
+def test_the_first_of_equal_variants_is_chosen_and_none_while_a_trial_is_missing(tmp_path):
+    spec, folder, trials = choice_among(VALIDATION | {"3": (0.8, 0.8)}, tmp_path)
     tables = tables_of(*choose_variants(spec, collect(folder, spec, trials)))
-    tried = tables[2]
-    assert tried.texts["digits"]["protonorm, gamma = 10"] == "80.00 ± 14.14"
-    assert list(tried.texts.index[tried.bold["digits"]]) == ["protonorm, gamma = 3"]
+    variants = tables[2]
+    assert variants.texts["digits"]["protonorm, gamma = 10"] == "80.00 ± 14.14"
+    assert list(variants.texts.index[variants.bold["digits"]]) == ["protonorm, gamma = 3"]
     shutil.rmtree(folder.of(trials[-1]))
     accuracies = tables_of(*choose_variants(spec, collect(folder, spec, trials)))[0]
     assert accuracies.texts["digits"]["protonorm"] == "-"
@@ -205,11 +214,11 @@ def test_a_curve_has_the_finished_values_of_a_method():
     ("text", "line", "points"),
     [("protonorm.gamma=100,1,10", "-", [1, 10, 100]), ('protonorm.alignment="thomson","riesz"', "None", [0, 1])],
 )
-def test_numbers_make_a_curve_in_their_order_and_words_stand_side_by_side(text, line, points):
+def test_numbers_make_a_curve_and_words_stand_side_by_side(text, line, points):
     spec = varied(text)
     setting = text.partition("=")[0]
     accuracies = {label: (0.5 + 0.01 * number,) for number, label in enumerate(labels(spec)) if "=" in label}
     plot = by_value(spec, frame_of(accuracies), "digits", setting, "vary")
-    curve = next(drawn for drawn in plot.axes[0].lines if len(drawn.get_xdata()) == len(points))
+    curve = next(curve for curve in plot.axes[0].lines if len(curve.get_xdata()) == len(points))
     assert list(curve.get_xdata()) == points
     assert curve.get_linestyle() == line

@@ -14,7 +14,7 @@ from protosphere.strategies import read_settings
 from tests.pictures import paint
 
 
-def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
+def test_clients_find_data_and_partition_in_the_cache(home, monkeypatch):
     settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
     check(read_settings(settings), 3)
     # a simulation's clients: a site's own would want its classes listed
@@ -43,14 +43,8 @@ def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch
 def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkeypatch):
     (tmp_path / "own_networks.py").write_text("def picky(input_shape): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for name, words in (
-        ("nowhere.here:make", r"^model 'nowhere\.here:make' cannot be loaded: .* No module named 'nowhere'"),
-        ("os:sep", r"^model 'os:sep' is of type str, which cannot be called"),
-        ("own_networks:picky", r"^model 'own_networks:picky' does not fit inputs .* returns a NoneType"),
-        ("hf:./none", r"'digits' holds images or numbers"),
-    ):
-        with pytest.raises((ModelError, DataError), match=words):
-            check(read_settings({"models": name}), 4)
+    with pytest.raises(ModelError, match=r"^model 'own_networks:picky' does not fit inputs .* returns a NoneType"):
+        check(read_settings({"models": "own_networks:picky"}), 4)
     flat = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron,tiny_cnn", "min-samples": 2}
     with pytest.raises(ModelError, match=r"^model 'tiny_cnn' does not fit inputs of shape \(2,\)"):
         check(read_settings(flat), 2)
@@ -58,7 +52,7 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
     check(read_settings(flat), 1)
 
 
-def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
+def test_domains_are_checked_before_a_run_starts(tmp_path):
     folder = paint(tmp_path / "painted", "0123456789", 2)
     settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
     check(read_settings(settings), 2, here=False)
@@ -72,18 +66,13 @@ def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
     check(read_settings(settings | {"dataset": f"{folder},{other}", "classes": "union", "image-size": 12}), 2)
 
 
-def test_rows_are_set_aside_before_a_run_starts():
-    settings = {"max-samples": 400, "ensemble-every": 1}
-    check(read_settings(settings), 4)
-    with pytest.raises(
-        DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"
-    ):
-        check(read_settings(settings | {"shared-test-share": 0.001}), 4)
-    check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
+@pytest.mark.parametrize("settings", [{"ensemble-every": 1}, {"shared-test-share": 0.001, "ensemble-every": 0}])
+def test_samples_are_only_shared_with_an_ensemble(settings):
+    check(read_settings({"max-samples": 400} | settings), 4)
 
 
 @pytest.mark.parametrize("there", ["", "results", "results/deep"])
-def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
+def test_the_check_of_the_results_folder_leaves_no_file(there, tmp_path):
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
     refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")

@@ -1,4 +1,4 @@
-"""Folders of runs that never were, of any size: what a report can be made of."""
+"""Run folders of any size, written without a run, for reports."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ MODELS = ("tiny_cnn", "tiny_perceptron", "resnet8")
 
 
 def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True, settings=None, **roster):
-    """A run's folder. `roster` replaces what every client says of itself."""
+    """A run's folder. `roster` replaces values of every client in the roster."""
     folder.mkdir(parents=True)
     config = known_settings() | {"strategy": "protonorm", "rounds": rounds, "feature-dim": dim} | (settings or {})
     (folder / "settings.json").write_text(json.dumps(config))
     rng = np.random.default_rng(clients + classes + rounds)
-    who = [identity(p, clients, classes, dim, rng) | roster for p in range(clients)]
-    (folder / "roster.json").write_text(json.dumps(who))
-    lines = [line(number, rounds, clients, rng, exchanged=classes) for number in range(rounds + 1)]
+    identities = [identity(partition, clients, classes, dim, rng) | roster for partition in range(clients)]
+    (folder / "roster.json").write_text(json.dumps(identities))
+    lines = [line(number, rounds, clients, rng, classes) for number in range(rounds + 1)]
     if not finished:
         lines[-1].pop("confusion", None)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
@@ -45,61 +45,68 @@ def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True
     return folder
 
 
+def change_json(path, **values):
+    """Change values of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def change_lines(folder, change):
+    """Replace each line of metrics.jsonl by `change(line)`."""
+    path = folder / "metrics.jsonl"
+    lines = [change(json.loads(text)) for text in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(content) + "\n" for content in lines))
+
+
 def identity(partition, clients, classes, dim, rng):
-    held = sorted(rng.choice(classes, size=max(1, classes // 2), replace=False).tolist())
-    return {
+    labels = sorted(rng.choice(classes, size=max(1, classes // 2), replace=False).tolist())
+    texts = dict.fromkeys(("settings", "encoder", "problem", "domain"), "")
+    return texts | {
         "partition": partition,
         "partitions": clients,
         "model": MODELS[partition % len(MODELS)],
         "parameters": 1000,
         "feature_dim": dim,
         "class_names": [f"class {label}" for label in range(classes)],
-        "classes": held,
+        "classes": labels,
         "rows": [60, 10, 30],
         "discloses": ["the classes it holds"],
-        "settings": "",
-        "encoder": "",
-        "problem": "",
-        "domain": "",
     }
 
 
-def line(number, rounds, clients, rng, exchanged):
+def line(number, rounds, clients, rng, classes):
     accuracies = {rule: rng.uniform(0.3, 0.9, clients) for rule in RULES}
     of_clients = {}
-    for p in range(clients):
-        evaluation = {rule: [round(float(values[p]), 4), None] for rule, values in accuracies.items()}
-        of_clients[str(p)] = {"evaluation": evaluation | {"rows": [30, 10]}}
-    seconds = {str(p): 0.1 for p in range(clients)}
-    found = {
+    for partition in range(clients):
+        evaluation = {rule: [round(float(values[partition]), 4), None] for rule, values in accuracies.items()}
+        of_clients[str(partition)] = {"evaluation": evaluation | {"rows": [30, 10]}}
+    seconds = {str(partition): 0.1 for partition in range(clients)}
+    content = {
         "round": number,
         "bytes": dict.fromkeys(SIZES, 1000 * clients),
         "problems": {},
         "clients": of_clients,
-        "evaluation": {
-            "rules": {rule: {"test": spread(values)} for rule, values in accuracies.items()},
-        },
+        "evaluation": {"rules": {rule: {"test": spread(values)} for rule, values in accuracies.items()}},
         "time": {"round": 0.3 * clients, "train": seconds, "evaluate": seconds, "client": seconds},
     }
     if number == 0:
-        return found
+        return content
     if number == rounds:
-        models = {model: triples(exchanged, shift) for shift, model in enumerate(MODELS[:clients])}
-        found |= {"last": True, "confusion": {"rule": "local-prototypes", "models": models}}
-    apart = dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
-    apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
-    found["time"]["server"] = 0.05
+        models = {model: triples(classes, shift) for shift, model in enumerate(MODELS[:clients])}
+        content |= {"last": True, "confusion": {"rule": "local-prototypes", "models": models}}
+    separation = {"classes": classes}
+    separation |= dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
+    separation |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
+    content["time"]["server"] = 0.05
     loss = {"cross-entropy": 2.0 / number, "pull": 0.1 * number, "loss": 2.0 / number + number}
-    return found | {
-        "training": {"asked": clients, "loss": loss},
-        "server": {"separation": {"classes": exchanged} | apart},
-    }
+    return content | {"training": {"asked": clients, "loss": loss}, "server": {"separation": separation}}
 
 
 def triples(classes, shift):
-    """Of each class three rows are right, and one or two taken for the next."""
-    right = [[label, label, 3] for label in range(classes)]
-    return sorted(right + [[label, (label + 1) % classes, 1 + shift % 2] for label in range(classes) if classes > 1])
+    """Three samples of each class are right, and one or two are taken for the next class."""
+    cells = [[label, label, 3] for label in range(classes)]
+    if classes > 1:
+        cells += [[label, (label + 1) % classes, 1 + shift % 2] for label in range(classes)]
+    return sorted(cells)
 
 
 def spread(values):

@@ -1,4 +1,4 @@
-"""A report as its reader has it: the page's elements and words, the pictures beside it."""
+"""A report as its reader sees it: the elements and words of its page, and its pictures."""
 
 from html.parser import HTMLParser
 
@@ -7,7 +7,7 @@ EVIL = "<script>alert('x')</script>&\"</td>"
 
 
 class Outline(HTMLParser):
-    """Every element with its attributes, and the text; fails where tags do not close as they were opened."""
+    """All elements with their attributes, and the text; fails if tags do not close in order."""
 
     def __init__(self, text):
         super().__init__()
@@ -31,7 +31,7 @@ class Outline(HTMLParser):
     def text(self):
         return " ".join(self.words)
 
-    def named(self, tag):
+    def attributes_of(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
@@ -42,7 +42,7 @@ def outline(folder):
 def pictures(folder):
     files = {path.name for path in (folder / "pictures").iterdir()}
     names = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
-    # every picture has its numbers beside it
+    # each picture has a file of its numbers
     assert files == {f"{name}.{kind}" for name in names for kind in ("svg", "csv")}
     return names
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing is missing, nothing overflows.
+"""The report in a browser: nothing is missing, nothing overflows.
 
 The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1345
 report.html`.
@@ -18,15 +18,15 @@ from tests.reports.fabricated import fabricate
 pytestmark = pytest.mark.integration
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# a page in a frame tells what it looks like, and the page around it shows that as its only words; windows themselves
-# cannot be as narrow as a telephone
-AROUND = """<script>addEventListener("message", event => { document.body.textContent = "told: " + event.data + ":end" })
+# a page in a frame measures itself, and the page around it shows the result as text; a window itself cannot be as
+# narrow as a phone's
+AROUND = """<script>addEventListener("message", event => { document.body.textContent = "seen: " + event.data + ":end" })
 </script><body><iframe src="ADDRESS" style="width: WIDTHpx; height: 900px; border: 0"></iframe></body>"""
 
 
 @pytest.fixture
 def seen(tmp_path):
-    """seen(name, text, width): what a page or a picture tells of itself in the browser."""
+    """seen(name, text, width): what a page measures of itself in the browser."""
     if BROWSER is None:
         pytest.skip("no Chromium here")
 
@@ -37,23 +37,23 @@ def seen(tmp_path):
         flags += ["--virtual-time-budget=20000", "--hide-scrollbars"]
         command = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "around.html").as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-        return json.loads(unescape(re.search(r">told: (.*):end<", done.stdout, re.DOTALL)[1]))
+        return json.loads(unescape(re.search(r">seen: (.*):end<", done.stdout, re.DOTALL)[1]))
 
     return look
 
 
-# the letters of a picture are in pixels of the screen, from the size that it was drawn for (its own unit is the point)
+# letters in pixels of the screen, from the size of the drawing (whose unit is the point)
 PAGE = """<script>addEventListener("load", () => {
-  const page = document.documentElement, drawn = [...document.images]
+  const page = document.documentElement, images = [...document.images]
   for (const each of document.querySelectorAll("details")) each.open = true
   const letters = each => 8.8 * each.width / (each.naturalWidth * 0.75)
   parent.postMessage(JSON.stringify({
-    undrawn: drawn.filter(each => !each.complete || each.naturalWidth < 100).map(each => each.alt),
-    pictures: drawn.length,
+    missing: images.filter(each => !each.complete || each.naturalWidth < 100).map(each => each.alt),
+    pictures: images.length,
     overflow: page.scrollWidth - page.clientWidth,
-    smallest: Math.min(...drawn.map(letters)),
+    smallest: Math.min(...images.map(letters)),
     conclusion: document.querySelector(".conclusion").getBoundingClientRect().bottom,
-    asked: performance.getEntriesByType("resource").map(each => each.name).filter(name => !name.startsWith("data:")),
+    requests: performance.getEntriesByType("resource").map(each => each.name).filter(name => !name.startsWith("data:")),
   }), "*")
 })</script>"""
 
@@ -65,11 +65,11 @@ def report(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_a_page_is_whole(seen, report, width):
-    found = seen("page.html", report.read_text() + PAGE, width)
-    assert (found["undrawn"], found["asked"]) == ([], [])
-    assert found["pictures"] > 5
-    assert found["overflow"] <= 0
-    # the sentence that says what came out is read without a move of the hand
-    assert found["conclusion"] < 500
-    assert found["smallest"] >= (11 if width == 1200 else 7)
+def test_a_page_is_complete_and_fits_its_width(seen, report, width):
+    measures = seen("page.html", report.read_text() + PAGE, width)
+    assert (measures["missing"], measures["requests"]) == ([], [])
+    assert measures["pictures"] > 5
+    assert measures["overflow"] <= 0
+    # the conclusion is visible without scrolling
+    assert measures["conclusion"] < 500
+    assert measures["smallest"] >= (11 if width == 1200 else 7)

@@ -1,4 +1,4 @@
-"""Reports of runs that lack something, at the end of runs, and of folders that cannot be reported."""
+"""Reports of runs without some data, at the end of runs, and of folders that cannot be reported."""
 
 import json
 import shutil
@@ -14,34 +14,29 @@ from protosphere.reports.plots import draw
 from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_prototypes, read_results
 from protosphere.server_app import status
-from tests.reports.fabricated import fabricate
+from tests.reports.fabricated import change_json, change_lines, fabricate
 from tests.reports.pages import CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
-# what is lacking shows in words and in which pictures there are; test_report.py draws
+# words and names of pictures show what is missing; test_report.py draws
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def change_lines(folder, change):
-    path = folder / "metrics.jsonl"
-    path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in path.read_text().splitlines()))
+# --- runs without some data -----------------------------------------------------------------------------------------
 
 
-# --- runs that lack something ---------------------------------------------------------------------------------------
-
-
-def test_a_run_that_was_cut_says_so(tmp_path):
+def test_the_report_of_a_cut_run_says_so(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=2, finished=False)
     write_report(folder)
     assert "is not finished: the report covers its first 2 rounds" in outline(folder).text
     assert pictures(folder) == EVERY
 
 
-def test_plots_without_data_are_left_out_and_say_why_when_asked_for(tmp_path):
+def test_plots_without_data_are_left_out(tmp_path):
     folder = fabricate(tmp_path / "run", settings={"strategy": "local", "inference": "classifier"})
     (folder / "prototypes.safetensors").unlink()
     change_lines(folder, lambda line: line | {"server": {}})
     (folder / "pictures").mkdir()
-    (folder / "pictures" / f"{SEPARATION}.svg").write_text("of another time")
+    (folder / "pictures" / f"{SEPARATION}.svg").write_text("of an earlier report")
     write_report(folder)
     assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, MARGINS, MAP}
     for name, reason in ((SEPARATION, "no round has any"), (MAP, "nothing is exchanged"), ("alignment", "thomson")):
@@ -49,17 +44,15 @@ def test_plots_without_data_are_left_out_and_say_why_when_asked_for(tmp_path):
             draw(name, read_results(folder), read_prototypes(folder))
 
 
-def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
+def test_without_an_evaluation_there_is_a_page_without_accuracies(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=1, finished=False)
-    change_lines(
-        folder, lambda line: {name: value for name, value in line.items() if name != "evaluation"} | {"clients": {}}
-    )
+    change_lines(folder, lambda line: line | {"evaluation": {}, "clients": {}})
     write_report(folder)
     assert "No accuracy is known" in outline(folder).text
     assert "accuracy-over-rounds" not in pictures(folder)
 
 
-def test_pictures_of_somebody_else_s_behind_a_link_stay(tmp_path):
+def test_pictures_behind_a_link_are_not_touched(tmp_path):
     folder = fabricate(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "logo.svg").touch()
@@ -79,15 +72,15 @@ def test_pictures_of_somebody_else_s_behind_a_link_stay(tmp_path):
         ([[99, 1], [50, 50]], ("class 1", "class 0"), False),
     ],
 )
-def test_cached_counts_of_other_clients_are_not_believed(tmp_path, monkeypatch, counts, names, exact):
+def test_cached_counts_of_other_clients_are_not_used(tmp_path, monkeypatch, counts, names, exact):
     folder = fabricate(tmp_path / "run", classes=2, clients=2)
-    roster = [client | {"classes": [0, 1]} for client in json.loads((folder / "roster.json").read_text())]
-    (folder / "roster.json").write_text(json.dumps(roster))
+    roster = json.loads((folder / "roster.json").read_text())
+    (folder / "roster.json").write_text(json.dumps([client | {"classes": [0, 1]} for client in roster]))
     cached = np.array(counts), names
     monkeypatch.setattr(label_distribution, "cached_partition_labels", lambda spec, cache: cached)
-    found, is_exact = label_distribution.counts_by_class(read_results(folder))
+    counts_by_class, is_exact = label_distribution.counts_by_class(read_results(folder))
     assert is_exact is exact
-    assert found.tolist() == (counts if exact else [[1, 1], [1, 1]])
+    assert counts_by_class.tolist() == (counts if exact else [[1, 1], [1, 1]])
 
 
 # --- at the end of a run --------------------------------------------------------------------------------------------
@@ -98,7 +91,7 @@ def reporting(monkeypatch):
     monkeypatch.setattr(status, "leave_report", leave_report)
 
 
-def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
+def test_finished_and_failed_runs_leave_a_report(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
     assert pictures(folder) == EVERY | CONFUSION
@@ -113,7 +106,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     assert "is not finished" in outline(folder).text
 
 
-def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
+def test_a_report_that_fails_does_not_fail_the_run(run, reporting, monkeypatch):
     def fail(folder):
         raise ZeroDivisionError("by\nnought")
 
@@ -127,13 +120,8 @@ def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
 # --- folders that cannot be reported --------------------------------------------------------------------------------
 
 
-def change(folder, name, **values):
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def only(folder, lines):
-    """Lines of a run that is not finished."""
+def replace_lines(folder, lines):
+    """The lines of an unfinished run."""
     (folder / "summary.json").unlink()
     (folder / "metrics.jsonl").write_text(lines)
 
@@ -141,21 +129,21 @@ def only(folder, lines):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda f: shutil.rmtree(f), "no run with a finished round"),
+        (shutil.rmtree, "no run with a finished round"),
         (lambda f: (f / "metrics.jsonl").unlink(), "no run with a finished round"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
-        (lambda f: only(f, ""), "no run with a finished round"),
-        (lambda f: only(f, "3\n"), "a line has no round"),
+        (lambda f: replace_lines(f, ""), "no run with a finished round"),
+        (lambda f: replace_lines(f, "3\n"), "a line has no round"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "not as this version .*class_names"),
         (lambda f: (f / "summary.json").write_text("{}"), "not as this version .*format"),
-        (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
-        (lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9"}), "by Protosphere 9 "),
+        (lambda f: change_json(f / "settings.json", temperature=3), "unknown setting `temperature`"),
+        (lambda f: change_json(f / "summary.json", format=FORMAT + 1, versions={"protosphere": "9"}), "Protosphere 9 "),
         (lambda f: (f / "prototypes.safetensors").write_text("x"), "prototypes in .* cannot be read"),
         (lambda f: change_lines(f, lambda line: line | {"evaluation": {"rules": 3}}), "not as this version .*int"),
-        (lambda f: change(f, "summary.json", headline={"rule": "a", "accuracy": "a\nb"}), "not as this version"),
+        (lambda f: change_json(f / "summary.json", headline={"rule": "a", "accuracy": "a\nb"}), "not as this version"),
     ],
 )
-def test_a_folder_that_cannot_be_read_is_one_sentence_and_nothing_is_written(tmp_path, spoil, words):
+def test_an_unreadable_folder_is_refused_in_one_sentence_and_stays_as_it_is(tmp_path, spoil, words):
     folder = fabricate(tmp_path / "run")
     spoil(folder)
     before = sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""An exported program, in a process that has nothing of this project, says what `predict` says."""
+"""An exported program scores as `predict` does, also in a process without this project."""
 
 import json
 import os
@@ -25,16 +25,13 @@ from tests.strategies.needs import ASKED
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-# what is set to None cannot be imported
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text("utf-8"), flags=re.DOTALL)
+# a module that is None in sys.modules cannot be imported
 PROJECT = ("protosphere", "flwr")
-ALONE = f"""
-import sys
-for name in {PROJECT}:
-    sys.modules[name] = None
-"""
-# settings of a run, and the rule to export of it, "" the client's own
+NEAREST = {"strategy": "protonorm", "models": "tiny_perceptron"}
+# settings of a run, and the rule to export; "" is the client's own
 CASES = {
-    "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, ""),
+    "nearest": (NEAREST, ""),
     "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, "global-prototypes"),
     "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ""),
     "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, ""),
@@ -43,15 +40,15 @@ CASES = {
     "few classes": ({"strategy": "fedproto", "partition": "pathological", "classes-per-client": 5}, "local-prototypes"),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, ""),
 }
-# a network with batch normalisation, and two networks; a file takes seconds, and tests/api/test_own_data.py has numbers
-WRITTEN = ("cosine", "pool")
+# a network with batch normalisation, and two networks; tests/api/test_own_data.py exports a table's client
+EXPORTED = ("cosine", "pool")
 
 
 @pytest.fixture
 def client_of(trained_run):
     """client_of(settings) -> the first client of a short run, trained."""
 
-    def start(settings=CASES["nearest"][0]):
+    def start(settings=NEAREST):
         _, stores = trained_run({"rounds": 1, "min-samples": 2} | settings)
         return open_trained(stores / "0", "cpu")
 
@@ -59,7 +56,7 @@ def client_of(trained_run):
 
 
 def inputs_for(trained, rows):
-    """Rows as stored, and as a program takes them."""
+    """Samples as stored, and as a program takes them."""
     random = torch.Generator().manual_seed(rows)
     shape, scale = (rows, *trained.transform.shape), trained.transform.scale
     if len(shape) == 2:
@@ -70,26 +67,26 @@ def inputs_for(trained, rows):
 
 
 def run_alone(code, folder):
-    """What code prints that runs in a folder, in a copy of this process without this project: a fork, for what takes
-    long is to load torch."""
+    """What the code prints in a folder, in a fork of this process without this project: loading torch again takes
+    seconds."""
 
     def act():
         os.chdir(folder)
         for name in list(sys.modules):
             if name.partition(".")[0] in PROJECT:
                 sys.modules[name] = None
-        with open("said", "w") as said, redirect_stdout(said):
+        with open("printed", "w") as printed, redirect_stdout(printed):
             exec(code, {})
 
     process = get_context("fork").Process(target=act)
     process.start()
     process.join(PATIENCE)
     assert process.exitcode == 0
-    return (folder / "said").read_text()
+    return (folder / "printed").read_text()
 
 
-def tells_places(content):
-    """Whether it names a folder of the machine that made it."""
+def names_places(content):
+    """Whether it names a folder of this machine."""
     return any(place in content for place in (str(ROOT).encode(), sys.prefix.encode(), b"site-packages"))
 
 
@@ -108,12 +105,12 @@ def test_a_program_scores_as_predict_does(client_of, name):
 
 def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does(client_of, tmp_path):
     expected = {}
-    for name in WRITTEN:
+    for name in EXPORTED:
         settings, rule = CASES[name]
         trained = client_of(settings)
         export(trained, tmp_path / f"{name}.pt2", rule=rule)
         with zipfile.ZipFile(tmp_path / f"{name}.pt2") as archive:
-            assert not any(tells_places(archive.read(entry)) for entry in archive.namelist())
+            assert not any(names_places(archive.read(entry)) for entry in archive.namelist())
         for rows in (1, 5):
             stored, inputs = inputs_for(trained, rows)
             np.save(tmp_path / f"{name}.{rows}.npy", inputs)
@@ -121,10 +118,9 @@ def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predi
     shutil.copy(tmp_path / "pool.pt2", tmp_path / "model.pt2")
     pixels = np.load(tmp_path / "pool.1.npy")[0, 0].astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
     code = (
-        f"{example}\n"
-        f"for name in {[*WRITTEN]}:\n"
+        f"{EXAMPLES[0]}\n"
+        f"for name in {[*EXPORTED]}:\n"
         "    program = torch.export.load(f'{name}.pt2').module()\n"
         "    for rows in (1, 5):\n"
         "        scores, features = program(torch.from_numpy(np.load(f'{name}.{rows}.npy')))\n"
@@ -132,108 +128,102 @@ def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predi
     )
     assert run_alone(code, tmp_path).split() == ["0123456789"[int(expected["pool", 1].argmax())]]
     for (name, rows), scores in expected.items():
-        found = np.load(tmp_path / f"{name}.{rows}.npz")
-        np.testing.assert_allclose(found["scores"], scores, rtol=1e-4, atol=1e-5, err_msg=name)
-        assert found["scores"].argmax(axis=1).tolist() == scores.argmax(dim=1).tolist()
-        assert found["features"].shape[0] == rows
+        outputs = np.load(tmp_path / f"{name}.{rows}.npz")
+        np.testing.assert_allclose(outputs["scores"], scores, rtol=1e-4, atol=1e-5, err_msg=name)
+        assert outputs["scores"].argmax(axis=1).tolist() == scores.argmax(dim=1).tolist()
+        assert outputs["features"].shape[0] == rows
+
+
+def onnx_session(path):
+    """The exported program in onnxruntime, and its metadata."""
+    runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session, json.loads(session.get_modelmeta().custom_metadata_map[METADATA])
 
 
 def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
-    runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
-    # the table below has the nearest prototype
     trained = client_of(CASES["pool"][0])
     export(trained, tmp_path / "model.onnx")
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
-    assert not tells_places((tmp_path / "model.onnx").read_bytes())
-    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert not names_places((tmp_path / "model.onnx").read_bytes())
+    session, metadata = onnx_session(tmp_path / "model.onnx")
+    assert metadata["rule"] == trained.rule
     for rows in (1, 5):
         stored, inputs = inputs_for(trained, rows)
         scores, features = session.run(["scores", "features"], {"inputs": inputs})
         expected = trained.scores(trained.rule, stored).float()
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-4)
         assert features.shape == (rows, 12)
-    told = session.get_modelmeta().custom_metadata_map
-    assert json.loads(told[METADATA])["rule"] == trained.rule
 
 
-def table_with_gaps():
+def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does(client_of, tmp_path):
     rng, rows = np.random.default_rng(3), 120
     label = rng.integers(0, 3, rows)
-    return pd.DataFrame(
+    wards, jobs = np.array(["north", "south", "west"]), np.array(["nurse", "cook"])
+    frame = pd.DataFrame(
         {
-            "ward": np.array(["north", "south", "west"])[(label + (rng.random(rows) < 0.2)) % 3],
+            "ward": wards[(label + (rng.random(rows) < 0.2)) % 3],
             "age": np.where(rng.random(rows) < 0.1, np.nan, 40 + 900 * label + rng.normal(0, 9, rows)),
-            "job": np.where(rng.random(rows) < 0.1, None, np.array(["nurse", "cook"])[rng.integers(0, 2, rows)]),
+            "job": np.where(rng.random(rows) < 0.1, None, jobs[rng.integers(0, 2, rows)]),
             "dose": np.round(rng.normal(0, 1, rows) - label, 3),
             "outcome": np.array(["low", "mid", "high"])[label],
         }
     )
-
-
-def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does(client_of, tmp_path):
-    runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
-    frame = table_with_gaps()
     frame.to_csv(tmp_path / "train.csv", index=False)
-    data = {"dataset": str(tmp_path / "train.csv"), "label-column": "outcome", "partition": "iid"}
-    quick = {"strategy": "protonorm", "rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05}
-    trained = client_of(data | quick)
+    settings = {"dataset": str(tmp_path / "train.csv"), "label-column": "outcome", "partition": "iid"}
+    trained = client_of(NEAREST | settings | {"rounds": 2, "learning-rate": 0.05})
     export(trained, tmp_path / "model.onnx")
-    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    about = json.loads(session.get_modelmeta().custom_metadata_map[METADATA])["input"]
+    session, metadata = onnx_session(tmp_path / "model.onnx")
     features = [
-        *({"column": "ward", "value": ward} for ward in ("north", "south", "west")),
+        *({"column": "ward", "value": ward} for ward in wards),
         *({"column": "age"}, {"column": "age", "missing": True}),
         *({"column": "job", "value": job} for job in ("cook", "nurse")),
         *({"column": "job", "missing": True}, {"column": "dose"}),
     ]
-    assert about["features"] == features
-    assert about["shape"] == [len(features)]
-    # an age or a job that is missing, a ward that nobody had, spaces, and all else as it comes
-    strange = frame[:40].drop(columns="outcome").assign(ward=["east", " south ", *frame["ward"][2:40]])[::-1]
-    strange = strange[["dose", "job", "age", "ward"]]
-    strange.to_csv(tmp_path / "rows.csv", index=False)
-    _, example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
-    said = subprocess.run(
-        [sys.executable, "-c", f"{ALONE}{example}"], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    assert metadata["input"]["features"] == features
+    assert metadata["input"]["shape"] == [len(features)]
+    # missing ages and jobs, an unknown ward, spaces, and columns and rows in another order
+    inputs = frame[:40].drop(columns="outcome").assign(ward=["east", " south ", *frame["ward"][2:40]])[::-1]
+    inputs[["dose", "job", "age", "ward"]].to_csv(tmp_path / "rows.csv", index=False)
+    alone = f"import sys\nsys.modules |= dict.fromkeys({PROJECT})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", alone + EXAMPLES[1]], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
     )
-    expected = predict(trained, trained.rule, read_inputs(trained, [tmp_path / "rows.csv"]))
-    names = [trained.class_names[answer.label] for answer in expected]
+    answers = predict(trained, trained.rule, read_inputs(trained, [tmp_path / "rows.csv"]))
+    names = [trained.class_names[answer.label] for answer in answers]
     assert len(set(names)) == 3
-    assert said.stdout.split() == names
-    # what is no row of features is refused, by either program
-    raw = np.zeros((2, 4), np.float32)
+    assert done.stdout.split() == names
     with pytest.raises(Exception, match="Got: 4 Expected: 9"):
-        session.run(None, {"inputs": raw})
-    export(trained, tmp_path / "model.pt2")
-    with pytest.raises(Exception, match=r"== 9"):
-        torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(raw))
+        session.run(None, {"inputs": np.zeros((2, 4), np.float32)})
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_what_onnx_lacks_or_cannot_express_is_told_and_nothing_is_written(client_of, tmp_path, monkeypatch, there):
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_without_onnx_or_with_an_operator_that_it_lacks_nothing_is_written(
+    client_of, tmp_path, monkeypatch, is_installed
+):
     def fail(*arguments, **options):
         raise RuntimeError("Failed at \x1b[96mstep 3/3\x1b[0m.\nA report")
 
     trained = client_of()
-    if not there:
+    if not is_installed:
         monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr(torch.onnx, "export", fail)
-    with pytest.raises(SettingError, match=r"\(Failed at step 3/3\)" if there else r"'protosphere\[onnx\]'"):
+    with pytest.raises(SettingError, match=r"\(Failed at step 3/3\)" if is_installed else r"'protosphere\[onnx\]'"):
         export(trained, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "words"),
+    ("name", "options", "words"),
     [
         ("model.bin", {}, r"model.bin does not end in \.pt2 or \.onnx"),
         ("model.pt2", {"rule": "etf"}, "rule 'etf'"),
         ("model.pt2", {"rule": "discriminant"}, "the rule `discriminant` cannot be exported"),
     ],
 )
-def test_what_cannot_be_asked_for(client_of, tmp_path, name, asked, words):
+def test_other_suffixes_and_rules_are_refused(client_of, tmp_path, name, options, words):
     with pytest.raises(SettingError, match=words):
-        export(client_of(), tmp_path / name, **asked)
+        export(client_of(), tmp_path / name, **options)
     assert not list(tmp_path.glob("model*"))

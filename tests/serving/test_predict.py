@@ -1,6 +1,5 @@
-"""A client rebuilt from its folder alone says what its own last evaluation counted; and what a folder may lack."""
+"""A client loaded from its folder predicts what its last evaluation counted, and damaged folders are refused."""
 
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from protosphere.serving.predict import predict as answers_of
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.conftest import deep_colours
 from tests.data.draws import decoded
+from tests.reports.fabricated import change_json
 from tests.serving.counted import assert_predicts_as_counted, rows_of
 from tests.strategies.needs import ASKED
 
@@ -29,7 +29,7 @@ CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SPARSE = {"tinyproto.sparsity-dim": 6, "feature-activation": "relu"}
 RELEASED = {"privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0, "encoder": "random", "rounds": 2}
-# what the contract suite's runs of every method, which are of rows of numbers, do not have
+# what the contract suite, which runs every method on rows of numbers, does not cover
 VARIANTS = [
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
     {"strategy": "tinyproto-fp", "inference": "global-prototypes"} | SPARSE,
@@ -49,7 +49,7 @@ def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, tm
     assert_predicts_as_counted(folder, CLIENTS, settings, tmp_path / "elsewhere", monkeypatch)
 
 
-OTHER = """
+PUBLIC_ENCODER = """
 from torch import nn
 
 
@@ -58,21 +58,20 @@ def encoder(input_shape):
 """
 
 
-def test_the_rule_encoder_needs_the_run_s_own_and_says_so(trained_run, tmp_path):
-    """It is sought where the client had it, or where one says; without it the other rules go on."""
-    (tmp_path / "public.py").write_text(OTHER)
+def test_the_rule_encoder_needs_the_encoder_of_the_run(trained_run, tmp_path):
+    """It is loaded from where the client had it, or from a given place; without it the other rules work."""
+    (tmp_path / "public.py").write_text(PUBLIC_ENCODER)
     (tmp_path / "moved").mkdir()
     folder, stores = trained_run(ASKED["fedcgs"] | {"encoder": str(tmp_path / "public.py")})
     rows, _ = rows_of(folder, 0)
     scores = open_trained(stores / "0", "cpu").scores("encoder", rows.inputs)
     moved = shutil.move(tmp_path / "public.py", tmp_path / "moved" / "public.py")
     loaded.cache_clear()
-    lost = open_trained(stores / "0", "cpu")
+    trained = open_trained(stores / "0", "cpu")
     with pytest.raises(SettingError, match="cannot be loaded"):
-        lost.scores("encoder", rows.inputs)
-    assert len(lost.scores("classifier", rows.inputs)) == len(rows)
-    found = open_trained(stores / "0", "cpu", str(moved))
-    assert torch.equal(found.scores("encoder", rows.inputs), scores)
+        trained.scores("encoder", rows.inputs)
+    assert len(trained.scores("classifier", rows.inputs)) == len(rows)
+    assert torch.equal(open_trained(stores / "0", "cpu", str(moved)).scores("encoder", rows.inputs), scores)
     with pytest.raises(SettingError, match="fingerprint"):
         open_trained(stores / "0", "cpu", "random").scores("encoder", rows.inputs)
 
@@ -81,13 +80,13 @@ def test_the_rule_encoder_needs_the_run_s_own_and_says_so(trained_run, tmp_path)
 
 
 def draw(folder, row, index):
-    """A digit as a file of full scale 255."""
+    """A file of a digit with full scale 255."""
     path = folder / f"{index}.png"
     Image.fromarray(np.rint(row.numpy()[0] * (255 / 16)).astype(np.uint8)).save(path)
     return path
 
 
-def test_images_give_what_their_rows_give(trained_run, tmp_path):
+def test_image_files_and_stored_samples_give_equal_scores(trained_run, tmp_path):
     folder, stores = trained_run({"strategy": "fedproto"})
     rows, _ = rows_of(folder, 0)
     trained = open_trained(stores / "0", "cpu")
@@ -107,15 +106,14 @@ def test_images_give_what_their_rows_give(trained_run, tmp_path):
 
 @pytest.mark.parametrize("modes", [("L", "LA", "1"), ("RGB", "RGBA", "P", "L", "CMYK")])
 def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, modes):
-    """Two classes of images of every usual kind and of several sizes."""
+    """Two classes of images of every usual mode and of several sizes."""
     random, images = np.random.default_rng(0), tmp_path / "images"
     for index in range(24):
         side, mode = int(random.integers(10, 40)), modes[index % len(modes)]
         pixels = random.integers(0, 256, (side, side + 3, 4), dtype=np.uint8)
         image = Image.fromarray(pixels[..., 0]) if modes[0] == "L" else Image.fromarray(pixels, "RGBA").convert("RGB")
-        place = images / "ab"[index % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        image.convert(mode).save(place / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
+        (images / "ab"[index % 2]).mkdir(parents=True, exist_ok=True)
+        image.convert(mode).save(images / "ab"[index % 2] / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
     settings = {"dataset": str(images), "image-size": 16, "rounds": 1, "partition": "iid", "min-samples": 1}
     _, stores = trained_run(settings, clients=1)
     trained = open_trained(stores / "0", "cpu")
@@ -123,36 +121,36 @@ def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, modes
     assert trained.class_names == ("a", "b")
     stored = torch.from_numpy(np.array(decoded(str(images), tmp_path / "cache", image_size=16).inputs))
     expected = trained.scores("classifier", stored).double().max(dim=1).values
-    found = [answer.score for answer in predict(trained, "classifier", sorted(images.glob("*/*")))]
-    assert sorted(found) == pytest.approx(sorted(expected.tolist()), abs=1e-6)
-    assert len({round(score, 5) for score in found}) > 20
+    scores = [answer.score for answer in predict(trained, "classifier", sorted(images.glob("*/*")))]
+    assert sorted(scores) == pytest.approx(sorted(expected.tolist()), abs=1e-6)
+    assert len({round(score, 5) for score in scores}) > 20
 
 
-def test_a_file_that_is_no_image_is_told_and_the_others_are_classified(trained_run, tmp_path):
+def test_a_file_that_is_no_image_has_a_problem_and_the_others_have_answers(trained_run, tmp_path):
     folder, stores = trained_run({"rounds": 1})
     trained = open_trained(stores / "0", "cpu")
-    good = draw(tmp_path, rows_of(folder, 0)[0].inputs[0], 0)
+    image = draw(tmp_path, rows_of(folder, 0)[0].inputs[0], 0)
     (tmp_path / "note.png").write_text("no image")
-    (tmp_path / "cut.png").write_bytes(good.read_bytes()[:60])
+    (tmp_path / "cut.png").write_bytes(image.read_bytes()[:60])
     Image.fromarray(np.zeros((8, 8), dtype=np.uint16)).save(tmp_path / "deep.png")
     (tmp_path / "colours.png").write_bytes(deep_colours())
     problems = {
         "note.png": "no readable image",
-        "0.png": "",
         "cut.png": "no readable image",
         "deep.png": "8 bits per channel",
         "colours.png": "8 bits per channel",
         "none.png": "No such file",
     }
-    answers = predict(trained, "classifier", [tmp_path / name for name in problems])
-    assert answers[1] == predict(trained, "classifier", [good])[0]
+    first, *answers = predict(trained, "classifier", [image, *(tmp_path / name for name in problems)])
+    assert [first] == predict(trained, "classifier", [image])
+    assert (first.problem, first.label >= 0) == ("", True)
     for answer, words in zip(answers, problems.values(), strict=True):
-        assert (bool(answer.problem), words in answer.problem) == (bool(words), True)
-        assert answer.problem.startswith(answer.source if words else "")
-        assert (answer.label == -1) == bool(words)
+        assert answer.problem.startswith(answer.source)
+        assert words in answer.problem
+        assert answer.label == -1
 
 
-def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
+def test_texts_are_read_from_files_and_from_arguments(trained_run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     encoders = pytest.importorskip("tests.models.encoders", reason="text needs the extra `text`")
     encoder, words = tmp_path / "encoder", ["warm", "cold", "day"]
@@ -165,9 +163,10 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
     settings |= {"strategy": "protonorm", "rounds": 1, "partition": "iid"}
     _, stores = trained_run(settings, clients=1)
     trained = open_trained(stores / "0", "cpu")
+    files = []
     for name, content in (("warm.txt", b"warm day"), ("none.txt", b" "), ("bytes.txt", b"\xff\xfe\xff")):
-        (tmp_path / name).write_bytes(content)
-    files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
+        files.append(tmp_path / name)
+        files[-1].write_bytes(content)
     warm, none, broken, same, cold = predict(trained, "discriminant", [*files, "warm day", "cold day"])
     assert "has no text" in none.problem
     assert "cannot be read" in broken.problem
@@ -175,22 +174,18 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
     assert warm.score == same.score != cold.score
 
 
-# --- what a folder may lack -----------------------------------------------------------------------------------------
+# --- damaged folders ------------------------------------------------------------------------------------------------
 
 
 def cut(name):
-    def spoil(store):
-        (store / name).write_bytes((store / name).read_bytes()[:-3])
-
-    return spoil
+    return lambda store: (store / name).write_bytes((store / name).read_bytes()[:-3])
 
 
 def describe(**changes):
-    def spoil(store):
-        path = store / "client.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return lambda store: change_json(store / "client.json", **changes)
 
-    return spoil
+
+POOL = {"strategy": "protosphere", "validation-share": 0.3, "rounds": 2}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +203,7 @@ def describe(**changes):
     ],
 )
 def test_a_damaged_folder_is_refused_and_no_other_model_is_loaded(trained_run, spoil, words):
-    _, stores = trained_run({"strategy": "protosphere", "validation-share": 0.3, "rounds": 2})
+    _, stores = trained_run(POOL)
     assert open_trained(stores / "0", "cpu").round == 2
     spoil(stores / "0")
     with pytest.raises(StoreError, match=words):
@@ -216,11 +211,11 @@ def test_a_damaged_folder_is_refused_and_no_other_model_is_loaded(trained_run, s
 
 
 def test_an_evaluation_chooses_a_damaged_weight_of_the_pool_anew(trained_run):
-    folder, stores = trained_run({"strategy": "protosphere", "validation-share": 0.3, "rounds": 2})
+    folder, stores = trained_run(POOL)
     files = list(stores.glob("*/pool.safetensors"))
     assert files
     for path in files:
-        path.write_bytes(path.read_bytes()[:-3])
+        cut(path.name)(path.parent)
     more = RunFolder(folder).settings() | {"rounds": 3, "resume": str(folder)}
     resumed = run_in_process(more, clients=CLIENTS, show=lambda line: None)
     assert not any(line["problems"] for line in RunFolder(resumed).lines())
@@ -228,7 +223,7 @@ def test_an_evaluation_chooses_a_damaged_weight_of_the_pool_anew(trained_run):
 
 
 @pytest.mark.parametrize("name", ["cuda:77", "mps", "abacus"])
-def test_a_device_that_is_not_there(trained_run, name):
+def test_a_missing_device_is_refused(trained_run, name):
     _, stores = trained_run({"rounds": 1})
     with pytest.raises(SettingError, match=f'the device is "{name}"'):
         open_trained(stores / "0", name)
@@ -238,7 +233,7 @@ def test_a_device_that_is_not_there(trained_run, name):
 
 
 def reader(*names, label_column=""):
-    """A client of texts, as far as labels ask it."""
+    """What the labels of a client of texts depend on."""
     objective = SimpleNamespace(settings=SimpleNamespace(label_column=label_column))
     return SimpleNamespace(tokens=True, class_names=names, objective=objective, transform=None)
 
@@ -254,11 +249,11 @@ def reader(*names, label_column=""):
         (("cat", "dog"), ("1.0", " dog"), [1, 1]),
     ],
 )
-def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_path):
+def test_cells_of_a_csv_file_are_texts_as_in_training(names, written, labels, tmp_path):
     rows = "".join(f"{text},{label}\n" for text, label in zip(("007", "1.10"), written, strict=True))
     (tmp_path / "notes.csv").write_text(f"text,label\n{rows}")
-    found = read_inputs(reader(*names), [tmp_path / "notes.csv"])
-    assert [(row.source, row.label) for row in found] == list(zip(("007", "1.10"), labels, strict=True))
+    inputs = read_inputs(reader(*names), [tmp_path / "notes.csv"])
+    assert [(row.source, row.label) for row in inputs] == list(zip(("007", "1.10"), labels, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +275,7 @@ def test_labels_are_read_as_in_training_whatever_their_type(names, values, are_p
             labels_of(reader(*names), "own", [unknown], are_positions)
 
 
-def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_path):
+def test_a_missing_text_is_empty_and_hidden_files_are_no_inputs(tmp_path):
     client = reader("cold", "warm")
     pq.write_table(pa.table({"text": ["fine", None, ""], "label": [0, 1, 1]}), tmp_path / "t.parquet")
     assert [row.source for row in read_inputs(client, [tmp_path / "t.parquet"])] == ["fine", "", ""]
@@ -288,10 +283,10 @@ def test_a_text_that_is_missing_is_no_word_and_hidden_files_are_no_inputs(tmp_pa
         path = tmp_path / "notes" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("some words")
-    found = read_inputs(client, [tmp_path / "notes"])
-    assert [(row.name, row.label) for row in found] == [("cold/b.txt", 0), ("warm/a.txt", 1)]
-    # the classes stand where they did in training
+    inputs = read_inputs(client, [tmp_path / "notes"])
+    assert [(row.name, row.label) for row in inputs] == [("cold/b.txt", 0), ("warm/a.txt", 1)]
+    # the column of the classes is that of the training data
     (tmp_path / "own.csv").write_text("text,stars\nfine,warm\n")
-    assert [row.label for row in read_inputs(client, [tmp_path / "own.csv"])] == [None]
-    named = reader("cold", "warm", label_column="stars")
-    assert [row.label for row in read_inputs(named, [tmp_path / "own.csv"])] == [1]
+    for column, labels in (("", [None]), ("stars", [1])):
+        inputs = read_inputs(reader("cold", "warm", label_column=column), [tmp_path / "own.csv"])
+        assert [row.label for row in inputs] == labels
