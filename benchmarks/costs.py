@@ -81,7 +81,7 @@ IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # of 
 SHOWN_IMPORTS = 12
 DIGITS = 'strategy="fedproto" rounds=4'
 MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10 local-epochs=1'
-SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
+SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" local-epochs=1 evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SITES = 3
 BARE_CLIENTS = 50  # clients whose steps alone are timed
