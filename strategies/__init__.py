@@ -25,6 +25,7 @@ from protosphere.strategies.release import (
     refuse_unreleasable,
     under_release,
 )
+from protosphere.strategies.user_method import refuse_unread_members
 
 if __name__ == "strategies":
     raise ImportError(
@@ -117,6 +118,10 @@ def load_method(name: str) -> Method:
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and not a Method; "
                 "docs/adding-a-method.md shows one."
             )
+        try:
+            refuse_unread_members(plugin)
+        except MethodError as error:
+            raise SettingError(f"setting `strategy` is {shown(name)}, but {error}") from None
         return _with_settings_of_halves(plugin)
     if name not in METHODS:
         raise SettingError(

@@ -428,13 +428,12 @@ class SparseServer(ServerHalf):
 
 def contradiction(half: ServerHalf, partition: int, upload: Payload) -> str:
     """`CheckedServer.contradiction`, for any method."""
-    # a user's half may have it without this base class
-    return half.contradiction(partition, upload) if hasattr(half, "contradiction") else ""
+    return half.contradiction(partition, upload) if isinstance(half, CheckedServer) else ""
 
 
 def whole_vectors(half: ServerHalf, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
     """Uploads or downloads of any method as whole vectors of the feature space."""
-    return half.expand(payloads) if hasattr(half, "expand") else payloads
+    return half.expand(payloads) if isinstance(half, SparseServer) else payloads
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from protosphere.core import plugins
 from protosphere.prototypes.prototype_set import PartValue
-from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase
+from protosphere.strategies.contract import (
+    CheckedServer,
+    Loss,
+    Method,
+    MethodError,
+    Objective,
+    Outcome,
+    Phase,
+    SparseServer,
+)
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import KINDS
 
@@ -23,6 +32,20 @@ FAILED = 101  # beyond Flower's own error codes: a client's answer if its method
 # errors of the machine, not of the method
 TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
 CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
+# member -> the base class that a server half must derive from to have it
+BASES = {"contradiction": CheckedServer, "expand": SparseServer}
+
+
+def refuse_unread_members(method: Method) -> None:
+    """Refuse a server half with a member that is only called on halves of another base class.
+
+    Raises:
+        MethodError: names the member and the base class.
+    """
+    for name, base in BASES.items():
+        if hasattr(method.server, name) and not issubclass(method.server, base):
+            half = method.server.__name__
+            raise MethodError(f"`{half}.{name}` is never called; derive {half} from {base.__name__}.")
 
 
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:

@@ -271,7 +271,7 @@ OF_CALLS = [
     ("protosphere.run", {"strategy": 3}, SettingError, "a method is a name, a Method"),
     ("protosphere.run", {"models": lambda: 3}, ModelError, "it returns a int"),
     ("protosphere.run", {"models": lambda: nn.Flatten(), "workers": 2}, SettingError, "put it into a file"),
-    ("protosphere.run", {"dataset": WITHOUT_CLASSES}, CodeError, "no whole number"),
+    ("protosphere.run", {"dataset": WITHOUT_CLASSES}, CodeError, "fails at item 0"),
     ("protosphere.run", {"dataset": (WITH_CLASSES, 3)}, CodeError, "is given a int"),
     ("protosphere.compare", {"models": lambda: nn.Flatten()}, SettingError, "a comparison has a process for each run"),
     ("protosphere.compare", {"methods": [ServerHalf]}, SettingError, "a comparison has a process for each run"),

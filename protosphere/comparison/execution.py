@@ -19,7 +19,7 @@ from protosphere.core.text import duration, one_line
 from protosphere.launch.grid import run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Node, count_tasks, join
-from protosphere.launch.workers import begin_worker, without_main_module, worker_context
+from protosphere.launch.workers import end_with_parent, forking_context, without_main_module
 from protosphere.server_app.status import USER_ERRORS
 
 OUTPUT = "output.log"
@@ -129,10 +129,12 @@ class Processes:
     def __init__(self, places: Sequence[Mapping[str, str]]):
         self.jobs = len(places)
         self._places = places
-        self._context = worker_context(__name__)
+        self._context: Any = None
 
     def start(self, order: Order, place: int) -> Any:
         """Start an order in a process of its own."""
+        if self._context is None:
+            self._context = forking_context(__name__)
         receiver, sender = self._context.Pipe(duplex=False)
         environment = os.environ | self._places[place]
         process = self._context.Process(target=_perform_in_child, args=(order, environment, sender))
@@ -168,7 +170,9 @@ def _perform_in_child(order: Order, environment: Mapping[str, str], sender: Any)
     # a terminal's Ctrl-C is for the comparison
     if hasattr(os, "setsid"):
         os.setsid()
-    begin_worker(environment)
+    end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
     output = os.open(Path(order.place) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)

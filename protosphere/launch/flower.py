@@ -52,7 +52,6 @@ STATUS_PATIENCE = 60.0  # seconds from the end of a run's log until Flower repor
 STOP_PATIENCE = 30.0  # seconds for an answer after Ctrl-C
 CONNECTION = "sim"  # the connection to a SuperLink of our own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-NEWEST = 100  # how many of the newest folders to search for a run that has just started
 # files that Flower includes in a bundle, and the file that lists exclusions
 KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
 NAMES = ("LICENSE", ".gitignore")
@@ -125,7 +124,7 @@ def launch(
     def find_folder() -> Path | None:
         if resumed.is_absolute() and resumed.is_dir():
             return resumed
-        return find_flower_run(superlink.flower_run, results, NEWEST)
+        return find_flower_run(superlink.flower_run, results)
 
     try:
         with interruptible() as deafen:

@@ -1,16 +1,16 @@
 """A Flower Grid in this process: the same ServerApp and ClientApp without SuperLink or Ray.
 
 It serves tests, benchmarks and single GPUs. Messages are built, serialised and answered as in Flower's own simulation.
-With more than one worker, clients run in other processes (not threads, since torch's settings are process-wide).
+With more than one worker, clients run in spawned processes (not threads, since torch's settings are process-wide).
 """
 
-import os
 import secrets
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
+from multiprocessing import get_context
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from protosphere.client_app.app import app as client_app
 from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import APP_RAISED, SERVER_NODE, WORKER_DIED, stamp, take_identity
-from protosphere.launch.workers import begin_worker, without_main_module, worker_context
+from protosphere.launch.workers import end_with_parent, without_main_module
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
@@ -44,8 +44,8 @@ class LocalGrid(Grid):
     Args:
         run_config: the run's flat configuration, as Flower fuses it.
         nodes: one node_config per node (partition-id, num-partitions, perhaps model and data-path).
-        workers: with 1, a message is answered when its reply is pulled. More are processes, each with a contiguous
-            block of `nodes`.
+        workers: with 1, a message is answered when its reply is pulled. More are spawned processes, each with a
+            contiguous block of `nodes`.
     """
 
     simulated = in_turn = True
@@ -60,13 +60,8 @@ class LocalGrid(Grid):
         self._futures: dict[str, Future[Message]] = {}
         self._workers: list[ProcessPoolExecutor] = []
         if workers > 1:
-            context, environment = worker_context(), dict(os.environ)
-            for _ in range(workers):
-                worker = ProcessPoolExecutor(1, context, _begin_client_worker, (environment,))
-                self._workers.append(worker)
-                with without_main_module():
-                    # the first call starts the process, while this one still opens the run
-                    worker.submit(os.getpid)
+            spawn = get_context("spawn")
+            self._workers = [ProcessPoolExecutor(1, spawn, _begin_worker) for _ in range(workers)]
         take_identity(self.run_id, task_id=1)
         simulate()
 
@@ -91,7 +86,9 @@ class LocalGrid(Grid):
             self._pending[message_id] = message
             if self._workers:
                 worker = self._workers[positions[node] * len(self._workers) // len(positions)]
-                self._futures[message_id] = worker.submit(_work, message, self._context(node))
+                # the first message starts the process
+                with without_main_module():
+                    self._futures[message_id] = worker.submit(_work, message, self._context(node))
             ids.append(message_id)
         return ids
 
@@ -192,6 +189,6 @@ def _work(message: Message, context: Context) -> Message:
         return Message(Error(APP_RAISED, reason), reply_to=message)
 
 
-def _begin_client_worker(environment: Mapping[str, str]) -> None:
-    begin_worker(environment)
+def _begin_worker() -> None:
     simulate()
+    end_with_parent()

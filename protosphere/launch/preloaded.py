@@ -1,9 +1,10 @@
-"""What the server that workers and trials are forked from has loaded: the program and its libraries. Nothing of it
-begins a thread of Python's, or takes a GPU."""
+"""What the server that trials are forked from has loaded: the program and its libraries. Nothing of it begins a thread
+of Python's, or takes a GPU."""
 
 import gc
 import importlib
 import pkgutil
+import signal
 from contextlib import suppress
 
 from protosphere.core.startup import uncollected
@@ -21,6 +22,8 @@ LIBRARIES = (
 # torchvision brings torch's compiler, whose objects make every process' end long
 LATE = "protosphere.models.vision"
 
+# a terminal's Ctrl-C is for the comparison
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 with uncollected():
     for _room in ROOMS:
         _package = importlib.import_module(f"protosphere.{_room}")

@@ -359,9 +359,9 @@ def _is_run(folder: Path) -> bool:
     return False
 
 
-def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> Path | None:
-    """The folder of the run with this number in Flower, among the newest `most` in the results folder."""
-    for path in sorted(results.glob(f"*/{STATUS}"), reverse=True)[:most] if flower_run else ():
+def find_flower_run(flower_run: str, results: Path) -> Path | None:
+    """The folder of the run with this number in Flower, in the results folder."""
+    for path in sorted(results.glob(f"*/{STATUS}"), reverse=True) if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
             if json.loads(path.read_bytes())["flower_run"] == flower_run:
                 return path.parent

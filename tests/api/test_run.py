@@ -258,7 +258,7 @@ run(2)
 
 @pytest.mark.integration
 def test_a_script_beside_a_folder_of_the_name_of_a_package_runs_with_workers(tmp_path):
-    """And importing protosphere alone does not load torch, and no worker runs the script again."""
+    """Importing protosphere alone does not load torch, and no worker runs the script again."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "__init__.py").write_text("NAME = 'theirs'")
     (tmp_path / "mine.py").write_text(SCRIPT)

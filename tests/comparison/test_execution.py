@@ -144,9 +144,13 @@ def test_a_trial_ends_with_its_answer_even_if_its_process_lives_on(tmp_path):
 @pytest.mark.integration
 def test_a_script_without_a_main_guard_compares_once_and_leaves_no_process(tmp_path):
     script, output = tmp_path / "script.py", tmp_path / "output"
+    # the working directory is not where a trial imports from
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "calendar.py").write_text("raise RuntimeError('not the module that was meant')")
     script.write_text(SCRIPT.format(rounds=5000, results=str(tmp_path / "killed")))
     with output.open("w") as stream:
-        process = subprocess.Popen([sys.executable, "-u", script], stdout=stream)
+        process = subprocess.Popen([sys.executable, "-u", script], stdout=stream, cwd=place)
     try:
         assert comes(lambda: any(tmp_path.glob("killed/*/trials/*/*/metrics.jsonl")))
         children = psutil.Process(process.pid).children(recursive=True)

@@ -73,6 +73,23 @@ def test_a_metric_is_a_value_of_the_summary(tmp_path, metric, value):
     assert value_of(summary, metric) == value
 
 
+def test_no_cell_of_the_csv_files_is_a_formula_to_a_spreadsheet(tmp_path):
+    evil = '=HYPERLINK("http://x","y")'
+    spec = comparison(
+        methods=(Entry(evil, {"strategy": "fedproto"}), Entry("+1", {"strategy": "protonorm"})),
+        datasets=(Entry("@x", {"dataset": "cifar10"}),),
+        paper=(),
+    )
+    folder = ComparisonFolder(folder_of(tmp_path, comparison()).path)
+    for text in (
+        as_csv(for_file(collect(folder, spec, trials_of(spec)))),
+        differences_csv(spec, finished(folder, spec)),
+    ):
+        cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
+        assert f"'{evil}" in cells
+
+
 # --- curves --------------------------------------------------------------------------------------------------
 
 

@@ -96,15 +96,16 @@ def test_a_metric_that_no_trial_will_have_is_refused(metric):
 
 
 @pytest.mark.parametrize(
-    ("metric", "settings"),
+    ("methods", "metric", "settings"),
     [
-        ("pool final", {"encoder": "handcrafted"}),
-        ("ensemble final", {"ensemble-every": 2, "shared-test-share": 0.1}),
-        ("pool final,classifier final", {}),
+        ("local,protosphere", "pool final", {"encoder": "handcrafted"}),
+        ("local", "ensemble final", {"ensemble-every": 2, "shared-test-share": 0.1}),
+        # one of two metrics suffices
+        ("local", "pool final,classifier final", {}),
     ],
 )
-def test_a_metric_that_some_trial_will_have_is_accepted(metric, settings):
-    resolve(narrow(load(), methods="local,protosphere", metric=metric), overrides=settings)
+def test_a_metric_that_some_trial_will_have_is_accepted(methods, metric, settings):
+    resolve(narrow(load(), methods=methods, metric=metric), overrides=settings)
 
 
 # --- the order of settings ------------------------------------------------------------------------------------

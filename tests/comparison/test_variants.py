@@ -110,6 +110,7 @@ def test_a_file_says_what_varies_and_how(tmp_path):
     assert (spec.choose, spec.cross, len(spec.methods), spec.baseline_label) == ("validation", True, 5, "local")
     # values of the command line replace those of the file
     spec = with_variants(read(file), ["protonorm.gamma=7,8"])
+    assert len(spec.methods) == 5
     assert {entry.varied["protonorm.gamma"] for entry in spec.methods if entry.varied} == {7, 8}
 
 

@@ -7,7 +7,7 @@ from flwr.app import Message, RecordDict
 
 from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.launch.workers import worker_context
+from protosphere.launch.workers import forking_context
 from protosphere.strategies import known_settings
 from tests.conftest import QUICK
 from tests.integration.watched import alive, descendants
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
 
 
 def test_workers_do_not_outlive_a_killed_run():
-    context = worker_context()
+    context = forking_context()
     receiver, sender = context.Pipe(duplex=False)
     more = {"clients": 4, "workers": 2, "show": sender.send}
     process = context.Process(target=run_in_process, args=(QUICK | {"rounds": 1000},), kwargs=more)

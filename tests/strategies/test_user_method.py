@@ -1,21 +1,18 @@
 """What is wrong in somebody's own method ends a run at once, by file and line; what else goes wrong does not."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from flwr.app import Message, MessageType
 
-from protosphere import method as m
 from protosphere.client_app.public_errors import METHOD, SITE_LOG
-from protosphere.core.errors import RunError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
-from protosphere.strategies import known_settings
-from protosphere.strategies.contract import contradiction, whole_vectors
+from protosphere.strategies import known_settings, load_method
 from protosphere.strategies.user_method import FAILED
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
@@ -120,16 +117,11 @@ def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> Non
         refuse_failing_method(replies(True, True), 4, 2)
 
 
-def test_what_a_server_half_says_of_an_upload_is_asked_whatever_its_base() -> None:
-    class Half(m.ServerHalf):
-        def contradiction(self, partition: int, upload: m.Payload) -> str:
-            return "no samples have it"
-
-        def expand(self, payloads: Mapping[int, m.Payload]) -> Mapping[int, m.Payload]:
-            return {partition: {} for partition in payloads}
-
-    settings, options = m.Settings(), m.Options({})
-    assert contradiction(Half(settings, options), 0, {}) == "no samples have it"
-    assert whole_vectors(Half(settings, options), {3: {"a": m.Weights({})}}) == {3: {}}
-    assert contradiction(m.ServerHalf(settings, options), 0, {}) == ""
-    assert whole_vectors(m.ServerHalf(settings, options), {3: {}}) == {3: {}}
+@pytest.mark.parametrize("name", ["expand", "contradiction"])
+def test_a_member_that_is_never_called_is_refused_by_its_name(tmp_path, name):
+    (tmp_path / "mine.py").write_text(
+        f"from protosphere import method as m\n\nclass Half(m.ServerHalf):\n    {name} = None\n\n"
+        "METHOD = m.Method(server=Half, objective=m.PullObjective)\n"
+    )
+    with pytest.raises(SettingError, match=rf"mine.py.*`Half.{name}` is never called; derive Half from "):
+        load_method(str(tmp_path / "mine.py"))
