@@ -27,13 +27,16 @@ def forking_context(*modules: str) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["protosphere.launch.preloaded", *modules])
     # it would import from the working directory, where a user's calendar.py may lie, and not from this process's path
-    before = dict(os.environ)
-    os.environ.update(PYTHONSAFEPATH="1", PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path)))
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    before = {name: os.environ.get(name) for name in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    os.environ.update(PYTHONSAFEPATH="1", PYTHONPATH=path)
     try:
         forkserver.ensure_running()
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
     return context
 
 
