@@ -300,7 +300,8 @@ def files_in(folder):
 @pytest.mark.parametrize(
     ("entry", "arguments", "kind", "word"),
     TABLE,
-    ids=[f"{entry} {str(arguments)[:40]}" for entry, arguments, *_ in TABLE],
+    # by the word, because an object's text contains its address, which differs between processes
+    ids=[f"{entry}: {word}" for entry, _, _, word in TABLE],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_started(
     entry, arguments, kind, word, tmp_path, home, cut_run, monkeypatch
