@@ -90,16 +90,15 @@ class FedPFT(OneExchange):
 
     def learn(self, uploads: Mapping[int, m.Payload], state: m.State) -> tuple[m.Outcome, Tensor]:
         """Train the head on all clients that have sent so far."""
-        by_client = unpack_parts(m.MixtureSet, state)
-        by_client |= {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
+        fresh = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
         # by ascending partition, so that the order of arrival has no effect
-        mixtures_by_client = dict(sorted(by_client.items()))
+        by_client = dict(sorted((unpack_parts(m.MixtureSet, state) | fresh).items()))
         # a client could claim any number, and all draws must fit into memory
         total = sum(mixtures.count_samples() for mixtures in by_client.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        if self.aggregation != "mean":
-            mixtures_by_client = bounded_mixtures(mixtures_by_client, self.aggregation)
-        draws = [self._draw(partition, mixtures, share) for partition, mixtures in mixtures_by_client.items()]
+        # the state keeps what was sent
+        robust = by_client if self.aggregation == "mean" else bounded_mixtures(by_client, self.aggregation)
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in robust.items()]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
         head, loss = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0

@@ -98,17 +98,16 @@ def run(
         if gpus_per_client is not None:
             options += ["--gpus-per-client", str(gpus_per_client)]
         options += ["--trust"] * trust + ["--verbose"] * verbose
-        words = _resume_words(outcome, run_plan, place, resume, settings or [])
+        arguments = _resume_arguments(outcome, run_plan, place, resume, settings or [])
         code = FAILED if place.is_here or outcome.flower_run else BAD_INPUT
         code = KILLED + outcome.signal if outcome.signal else code
-        _end_failed(outcome, ["protosphere", "run", *options, *words] if words else [], code)
+        _end_failed(outcome, ["protosphere", "run", *options, *arguments] if arguments else [], code)
 
 
-def _resume_words(
+def _resume_arguments(
     outcome: "Outcome", run_plan: "Plan", place: Place, resume: str, settings: Sequence[str]
 ) -> list[str]:
-    """The words of a command that say which run it continues, with which settings; none if there is nothing to
-    continue."""
+    """The arguments of a command that continues the run, with its settings; none if there is nothing to continue."""
     folder = outcome.folder
     if folder is None and place.kind == "superlink":
         # on the other machine a resumed run is known by the name in `--resume`, and its settings are given again

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +130,13 @@ class Processes:
     def __init__(self, places: Sequence[Mapping[str, str]]):
         self.jobs = len(places)
         self._places = places
-        self._context: Any = None
+
+    @cached_property
+    def _context(self) -> Any:
+        return forking_context(__name__)
 
     def start(self, order: Order, place: int) -> Any:
         """Start an order in a process of its own."""
-        if self._context is None:
-            self._context = forking_context(__name__)
         receiver, sender = self._context.Pipe(duplex=False)
         environment = os.environ | self._places[place]
         process = self._context.Process(target=_perform_in_child, args=(order, environment, sender))
