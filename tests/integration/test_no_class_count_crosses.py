@@ -1,8 +1,10 @@
 """Class counts: where a method scales by them, no number of any message gives one away; where it declares them, the
 same walk over all numbers finds them."""
 
+import itertools
 import math
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -99,6 +101,8 @@ def sent(run, monkeypatch):
         if (found := _runs.get(str(settings))) is not None:
             return found
         monkeypatch.setattr(client_module, "client_data", client_data)
+        # seconds of a real clock equal a disguise by chance now and then: these are whole multiples of 1/32
+        monkeypatch.setattr(time, "perf_counter", map((1 / 32).__mul__, itertools.count()).__next__)
         folder, _, up = recording(run, {"rounds": 2, "partition": "iid"} | settings)
         mine = {partition: [] for partition in HELD}
         for _, records in up:
