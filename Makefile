@@ -103,7 +103,7 @@ tables: $(READY)
 	done
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak -s tests/soak tests/integration/test_gpu_check.py
+	$(BIN)/python -m pytest -m soak -s tests/soak tests/integration/test_gpu_check.py tests/integration/test_supernodes.py
 
 # every warning is an error; what it makes needs no server and is searched without a network
 docs: $(READY)

@@ -1,8 +1,7 @@
-"""Real SuperNodes that die, come twice, or come as another client, while a run is on."""
+"""Real SuperNodes that die, come twice, or come as another client, during a run."""
 
 import re
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +22,7 @@ SETTINGS = {
     "strategy": "gfpl",
     "gfpl.first-exchange": 1,
     "gfpl.exchange-every": 1,
-    "rounds": 4,
+    "rounds": 2,
     "max-samples": 200,
     "feature-dim": 12,
     "clients": 2,
@@ -35,34 +34,14 @@ SETTINGS |= ONE_EPOCH
 WITHOUT_END = 3600.0  # seconds that a client stalls whom nobody releases
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory):
-    """One run of four rounds. While client 1 trains in the second, its node and the SuperLink are killed and started
-    again, and the run is resumed; while it trains in the third, a second node comes for its partition, and client 0's
-    node starts again as client 1."""
-    place = tmp_path_factory.mktemp("supernodes")
-    plan = Plan(str(place / "journal"), stalls=((1, 2), (1, 3)), late=WITHOUT_END)
+@contextmanager
+def stalled(place, stalled_round):
+    """A federation of two, and its run, in which client 1 has come to the end of its training in a round."""
+    plan = Plan(str(place / "journal"), stalls=((1, stalled_round),), late=WITHOUT_END)
     with deployed(place, 2, plan) as federation:
-        told = SimpleNamespace()
-        told.first = federation.run("-c", assignments(SETTINGS))
-        wait_for_stall(federation, told.first, 2)
-        told.held = federation.stores(told.first.folder.name)[1]
-        kill(federation.deployment, 1)
-        kill(federation.deployment)
-        told.left = members(federation.deployment, 1) | members(federation.deployment)
-        told.finished = finished(told.first.folder)
-
-        federation.deployment.start_superlink()
-        federation.renew(1)
-        told.first.process.wait(PATIENCE)
-        told.second = federation.run("--resume", str(told.first.folder))
-        wait_for_stall(federation, told.second, 3)
-        told.events, told.stores = federation.journal.events(), federation.stores(told.first.folder.name)
-        with as_client_1(federation, place / "third", plan):
-            plan.release()
-            told.second.process.wait(PATIENCE)
-        told.whole = refuse_broken(federation.homes().values())
-        yield told
+        run = federation.run("-c", assignments(SETTINGS))
+        wait_for_stall(federation, run, stalled_round)
+        yield federation, run, plan
 
 
 def wait_for_stall(federation, run, server_round):
@@ -107,35 +86,53 @@ def times_online(log):
     return log.read_text().count("SuperNode ID")
 
 
-def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(story, run, metrics):
+def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
     """Mixtures cross, as prototypes and weights do in test_deployment.py."""
-    assert story.left == set()
-    assert story.finished == (1, 1)
-    assert story.first.process.returncode == 1
-    assert "Traceback" not in story.first.said
-    assert "lost except for its last checkpoint: resume it if the log shows a finished round" in story.first.said
-    assert "resuming after round 1" in story.second.said
+    with stalled(tmp_path, 2) as (federation, first, plan):
+        held = federation.stores(first.folder.name)[1]
+        kill(federation.deployment, 1)
+        kill(federation.deployment)
+        assert members(federation.deployment, 1) | members(federation.deployment) == set()
+        assert finished(first.folder) == (1, 1)
+
+        plan.release()
+        federation.deployment.start_superlink()
+        federation.renew(1)
+        first.process.wait(PATIENCE)
+        second = federation.run("--resume", str(first.folder))
+        second.process.wait(PATIENCE)
+        events, stores = federation.journal.events(), federation.stores(first.folder.name)
+        assert refuse_broken(federation.homes().values())
+
+    assert first.process.returncode == 1
+    assert "Traceback" not in first.said
+    assert "lost except for its last checkpoint: resume it if the log shows a finished round" in first.said
+    assert "resuming after round 1" in second.said
     # what was in training left nothing, and the round began anew from the one before
-    begins = [
-        event for event in story.events if (event["event"], event["partition"], event["round"]) == ("begins", 1, 2)
-    ]
-    assert [event["held"] for event in begins] == [sorted(story.held)] * 2 == [[0, 1]] * 2
-    check_stores(story.events, story.stores)
-    assert {p: sorted(generations) for p, generations in story.stores.items()} == {0: [2, 3], 1: [1, 2]}
-    assert story.whole
-    # with round 3 the other story begins
-    assert metrics(story.first.folder)[:3] == metrics(run(SETTINGS, clients=2))[:3]
+    begins = [event for event in events if (event["event"], event["partition"], event["round"]) == ("begins", 1, 2)]
+    assert [event["held"] for event in begins] == [sorted(held)] * 2 == [[0, 1]] * 2
+    check_stores(events, stores)
+    assert {partition: sorted(generations) for partition, generations in stores.items()} == {0: [1, 2], 1: [1, 2]}
+    assert metrics(first.folder) == metrics(run(SETTINGS, clients=2))
 
 
-def test_a_node_stands_for_one_partition_and_a_partition_for_one_node(story, metrics):
-    assert story.second.process.returncode == 0, story.second.said
+@pytest.mark.soak
+def test_a_node_stands_for_one_partition_and_a_partition_for_one_node(tmp_path, metrics):
+    """While client 1 trains, a second node comes for its partition, and client 0's node starts again as client 1."""
+    with (
+        stalled(tmp_path, 1) as (federation, begun, plan),
+        as_client_1(federation, tmp_path / "third", plan),
+    ):
+        plan.release()
+        begun.process.wait(PATIENCE)
+    assert begun.process.returncode == 0, begun.said
     waits = r"node \d+ waits: node \d+ answers for partition 1, and Flower still lists it"
-    assert len(re.findall(waits, story.second.said)) == 1
-    assert "is back" not in story.second.said
-    lines = metrics(story.first.folder)
-    # of round 3 it was the evaluation that the node answered as another
-    assert [sorted(line["problems"]) for line in lines] == [[], [], [], ["0"], ["0"]]
-    for line in lines[3:]:
+    assert len(re.findall(waits, begun.said)) == 1
+    assert "is back" not in begun.said
+    lines = metrics(begun.folder)
+    # of round 1 it was the evaluation that the node answered as another
+    assert [sorted(line["problems"]) for line in lines] == [[], ["0"], ["0"]]
+    for line in lines[1:]:
         assert "its node answers as partition 1" in line["problems"]["0"]
-    assert [line["training"]["valid"] for line in lines[1:]] == [2, 2, 2, 1]
-    assert "evaluation" in lines[4]["clients"]["1"]
+    assert [line["training"]["valid"] for line in lines[1:]] == [2, 1]
+    assert "evaluation" in lines[2]["clients"]["1"]
