@@ -3,7 +3,10 @@
 import hashlib
 import itertools
 import random
+import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,7 @@ from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OtherHomeError, home, refuse_other, stores
 from protosphere.core.seeds import derive, generator, limited_threads, seed_process
+from protosphere.core.startup import keep_freed_memory
 from protosphere.core.text import class_word, class_words, cut_apart
 
 RUN = "20260101-000000-fedproto-digits-0123abcd"
@@ -200,3 +204,35 @@ def test_names_that_differ_stay_different_when_they_are_cut(names, most, words):
     assert cut_apart(names, most) == words
     many = [f"{'x' * 50}{number}{'y' * 50}" for number in range(300)]
     assert len(set(cut_apart(many, 14))) == 300
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+ALLOCATIONS = """
+import resource
+{call}
+for step in range(20):
+    if step == 10:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [bytearray(4 * 2**20) for _ in range(8)]
+    del tensors
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told to keep freed memory")
+def test_freed_memory_is_kept_and_not_fetched_anew_from_the_system():
+    faults = {}
+    for call in ("", "from protosphere.core.startup import keep_freed_memory; keep_freed_memory()"):
+        process = subprocess.run([sys.executable, "-c", ALLOCATIONS.format(call=call)], capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        faults[bool(call)] = int(process.stdout)
+    pages = 10 * 8 * 4 * 2**20 // resource.getpagesize()
+    assert faults[False] > pages / 2
+    assert faults[True] < pages / 100
+
+
+def test_on_another_system_nothing_is_asked_of_the_c_library(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr("ctypes.CDLL", None)
+    keep_freed_memory()
