@@ -1,27 +1,33 @@
-"""The opening of a run: its folder, the clients with their capped claims, and the lines printed before round 1."""
+"""The opening of a run: its folder, and the lines printed before round 1."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.flower import minor_name
-from protosphere.core.settings import Scalar, Settings
+from protosphere.core.settings import Scalar
 from protosphere.core.text import counted, one_class, one_line
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.record.summary import companions
 from protosphere.server_app.live_figures import refuse_missing_packages
-from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run, as_of_today, known_settings, unpacked
-from protosphere.strategies.contract import ServerHalf
-from protosphere.strategies.weights import OtherWeightsError
-from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
 MOST_MODELS = 5  # models that are listed
 MOST_NAMES = 10  # clients that are named
 MOST_ALONE = 5  # classes or clients that a warning names
 LONGEST_MODEL = 60  # characters of a model's name
+# what is withheld under `privacy`, and what the guarantee does not cover
+OF_PRIVACY = (
+    "  accuracy is withheld by the clients: `protosphere report --state <client's folder>` prints it at a site",
+    "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list, domain and name, "
+    "other code than this, and samples that come from the run's partition instead of the site's own data",
+)
+OF_MEASURED_PRIVACY = (
+    "warning: `privacy-measure` is true: figures of private samples leave in the clear, outside the guarantee of "
+    "`privacy`",
+)
 
 
 def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
@@ -35,25 +41,6 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
     if run.settings.resume:
         return RunFolder.resume(run.settings, settings_by_name, as_of_today)
     return RunFolder.create(run.settings, settings_by_name)
-
-
-def cap_claims(roster: Roster, half: ServerHalf, settings: Settings) -> CappedSampleCounts:
-    """The roster's clients with their capped claims; clients whose weights do not fit are left out.
-
-    Raises:
-        RosterError: too few clients are left.
-    """
-    while True:
-        capped_counts = CappedSampleCounts(
-            roster.identities, settings.max_weight_ratio, settings.client_weights, roster.nodes.keys()
-        )
-        try:
-            half.try_meeting(roster.num_classes, settings.feature_dim, capped_counts.identities)
-        except OtherWeightsError as error:
-            roster.leave_out(error.clients)
-            continue
-        half.meet(roster.num_classes, settings.feature_dim, capped_counts.identities)
-        return capped_counts
 
 
 def _shorten_model_name(identity: Identity) -> str:
@@ -128,6 +115,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
     if len(classes) == len(identities):
         lines += _empty_classes(classes, next(iter(identities.values())).class_names)
     lines += _other_flowers(identities)
+    if run.private:
+        lines += OF_MEASURED_PRIVACY if settings.privacy_measure else OF_PRIVACY
     return lines
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from protosphere.core.client_names import client_names, client_word, use_client_names
 from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings, shown
-from protosphere.core.text import class_word, one_line, quoted
+from protosphere.core.text import one_line, quoted
 from protosphere.server_app.agreement import (
     LONGEST_PROBLEM,
     Agreement,
@@ -28,6 +28,9 @@ from protosphere.server_app.gathering import Gathering, Queries, pause, warn_lef
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
+ROUNDS = ("joined", "left")  # keys of an entry of roster.json
+# disclosures follow from the settings, and their wording changes between versions; a new name is no new client
+CHANGEABLE = ("discloses", "name", *ROUNDS)
 
 
 def select_clients(settings: Settings, candidates: Sequence[int], server_round: int) -> list[int]:
@@ -48,14 +51,24 @@ class Member:
     """A client that takes part in the run, or did.
 
     Attributes:
-        node: the node that answers for it; None while it has left.
+        identity: None until a client of a resumed run has answered.
+        node: the node that answers for it; None while it is away.
         joined, left: the round at whose start it joined or left; 0 if it was there from the start, or stays.
+        absent: consecutive rounds without its node.
+        earlier: its entry in the folder of a resumed run.
     """
 
-    identity: Identity
-    node: int | None
+    identity: Identity | None = None
+    node: int | None = None
     joined: int = 0
     left: int = 0
+    absent: int = 0
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """Its entry for roster.json, without rounds."""
+        return self.earlier if self.identity is None else as_entry(self.identity)
 
 
 class Roster:
@@ -65,7 +78,7 @@ class Roster:
     Attributes:
         members: by partition, in the order in which they joined. Clients that have left stay, because their uploads
             still count.
-        waiting: partition -> node and identity of clients that have answered and are not members.
+        waiting: partition -> node and identity of clients that have answered and are away, or no members yet.
         listed_nodes: the nodes that Flower listed at the last refresh.
 
     Args:
@@ -82,8 +95,6 @@ class Roster:
         self.number = 0  # of clients in the run, including those that are left out
         self.queries = Queries(question)
         self._left_out: dict[int, tuple[int, str]] = {}  # node -> partition and reason
-        # of a resumed run whose clients come and go: partition -> entry in its folder
-        self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._partition_of_node: dict[int, int] = {}  # partition of every node that represents, or has represented, one
         self._blocked_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
         self._name_clients()
@@ -91,41 +102,32 @@ class Roster:
     @property
     def identities(self) -> dict[int, Identity]:
         """Partition -> identity of the members, also of those that have left."""
-        return {partition: member.identity for partition, member in self.members.items()}
+        return {p: member.identity for p, member in self.members.items() if member.identity is not None}
 
     @property
     def nodes(self) -> dict[int, int]:
         """Partition -> node of the members that are present; nobody else gets messages."""
-        return {partition: member.node for partition, member in self.members.items() if member.node is not None}
+        return {p: member.node for p, member in self.members.items() if member.node is not None}
 
     @property
     def num_classes(self) -> int:
         """K; all clients have the same list of classes."""
-        return len(next(iter(self.members.values())).identity.class_names)
+        return len(next(iter(self.identities.values())).class_names)
 
     @property
     def is_open(self) -> bool:
         """Whether clients may join and leave during the run."""
         return self.settings.takes_newcomers
 
-    @property
-    def left_out(self) -> str:
-        """One sentence per client that is left out, with the reason."""
-        return all_left_out(self._left_out)
-
     def selected(self, server_round: int) -> list[int]:
         """The partitions that train in a round, drawn from the present members with training samples."""
-        candidates = sorted(partition for partition in self.nodes if self.members[partition].identity.trains)
+        identities = self.identities
+        candidates = sorted(partition for partition in self.nodes if identities[partition].trains)
         return select_clients(self.settings, candidates, server_round)
-
-    def class_word(self, label: int) -> str:
-        """A class's name."""
-        member = next(iter(self.members.values()), None)
-        return class_word(label, member.identity.class_names if member else ())
 
     # --- the start ----------------------------------------------------------------------------------------
 
-    def gather(self, grid: Grid, entries: Sequence[dict[str, Any]] = (), last_round: int = 0) -> None:
+    def gather(self, grid: Grid, entries: Sequence[Mapping[str, Any]] = (), last_round: int = 0) -> None:
         """Gather the clients that answer and fit (`protosphere.server_app.gathering`).
 
         Args:
@@ -136,40 +138,39 @@ class Roster:
         Raises:
             RosterError: too few by `start-timeout`, too few that fit together, or none that has taken part before.
         """
-        earlier = _present_before_cut(entries, last_round) if entries and self.is_open else None
+        restores = bool(entries) and self.is_open
+        if restores:
+            self._restore(entries, last_round)
+        earlier = {p for p, member in self.members.items() if not member.left} if restores else None
         agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
         self.number, self._left_out = agreement.number, agreement.left_out
         for partition, identity in sorted(agreement.identities.items()):
             node = agreement.nodes[partition]
-            self.members[partition] = Member(identity, node)
             self._partition_of_node[node] = partition
-        if entries and self.is_open:
-            self._restore_members(entries, last_round)
-        elif entries:
+            if not restores:
+                self.members[partition] = Member()
+            member = self.members.get(partition)
+            if member is not None:
+                member.identity = identity
+            if member is None or member.left:
+                self.waiting[partition] = node, identity
+            else:
+                member.node = node
+        if entries and not restores:
             new = self.members.keys() - {entry["partition"] for entry in entries}
             self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
         if not self.nodes:
             raise RosterError("no client is present at the start; at least one must join before round 1.")
         self._name_clients()
 
-    def _restore_members(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
-        """Restore the members from before an interruption."""
-        for entry in entries:
-            if entry.get("joined", 0) <= last_round:
-                self._earlier_entries[entry["partition"]] = entry
-        for partition, member in list(self.members.items()):
-            earlier = self._earlier_entries.get(partition)
-            has_left = earlier is not None and 0 < earlier.get("left", 0) <= last_round
-            if earlier is None or has_left:
-                assert member.node is not None
-                self.waiting[partition] = member.node, member.identity
-            if earlier is None:
-                del self.members[partition]
-                continue
-            member.joined = earlier.get("joined", 0)
-            if has_left:
-                member.node, member.left = None, earlier["left"]
-        self.members = dict(sorted(self.members.items(), key=lambda item: (item[1].joined, item[0])))
+    def _restore(self, entries: Sequence[Mapping[str, Any]], last_round: int) -> None:
+        """Restore the members from before an interruption, who have yet to answer."""
+        for entry in sorted(entries, key=lambda entry: (entry.get("joined", 0), entry["partition"])):
+            joined, left = (entry.get(name, 0) for name in ROUNDS)
+            if joined <= last_round:
+                earlier = {name: value for name, value in entry.items() if name not in ROUNDS}
+                left = left if left <= last_round else 0
+                self.members[entry["partition"]] = Member(joined=joined, left=left, earlier=earlier)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Continue without some clients, for reasons that were not known when they were gathered.
@@ -182,12 +183,15 @@ class Roster:
         """
         for partition, why in sorted(reasons.items()):
             member = self.members.pop(partition)
+            assert member.identity is not None
             node = self.waiting.pop(partition)[0] if member.node is None else member.node
             self._left_out[node] = partition, why
             warn_left_out(partition, node, why, member.identity)
+            if member.earlier:
+                self.members[partition] = Member(joined=member.joined, left=member.left, earlier=member.earlier)
         refuse_too_few(Agreement(self.number, self.identities, self.nodes, self._left_out), self.settings)
 
-    def refuse_changes(self, entries: Sequence[dict[str, Any]]) -> None:
+    def refuse_changes(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Stop a resumed run whose clients are not those it was started with.
 
         Args:
@@ -196,24 +200,25 @@ class Roster:
         Raises:
             RosterError: of `refuse_changes`.
         """
-        old, new = list(entries), self.as_json()
+        identities = self.identities
         if self.is_open:
             # a client that has not returned yet is compared on its return
-            old = [entry for entry in old if entry["partition"] in self.members]
-            new = [entry for entry in new if entry["partition"] in self.members]
-        refuse_changes(old, new, self.left_out)
+            entries = [entry for entry in entries if entry["partition"] in identities]
+        new = [as_entry(identity) for _, identity in sorted(identities.items())]
+        refuse_changes(entries, new, all_left_out(self._left_out))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids, which differ from run to run."""
-        entries = dict(self._earlier_entries)
-        for partition, member in self.members.items():
-            entry = entries[partition] = _as_entry(member.identity)
+        names = client_names(member.entry for member in self.members.values())
+        entries = []
+        for partition, member in sorted(self.members.items()):
+            entry = {**member.entry, "name": names.get(partition, "")}
             if member.joined:
                 entry["joined"] = member.joined
             if member.left:
                 entry["left"] = member.left
-        names = client_names(entries.values())
-        return [entry | {"name": names.get(partition, "")} for partition, entry in sorted(entries.items())]
+            entries.append(entry)
+        return entries
 
     # --- between rounds -----------------------------------------------------------------------------------
 
@@ -284,30 +289,26 @@ class Roster:
     def misfit(self, newcomer: Identity) -> str:
         """Why a client that arrives later does not fit in with the members, or is not the earlier client of its
         partition; "" if it fits."""
-        partition = newcomer.partition
+        partition, identities = newcomer.partition, self.identities
         # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
-        candidates = (self.members[other].identity for other in self.nodes or self.members if other != partition)
+        candidates = (identities[other] for other in self.nodes or identities if other != partition)
         if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
             return reason
-        earlier = self._earlier_entries.get(partition)
-        if partition in self.members:
-            earlier = _as_entry(self.members[partition].identity)
-        return describe_change(earlier, _as_entry(newcomer)) if earlier else ""
+        member = self.members.get(partition)
+        return "" if member is None else describe_change(member.entry, as_entry(newcomer))
 
     def join(self, partitions: Iterable[int], server_round: int) -> set[int]:
         """Make waiting clients members at the start of a round. Returns those that have taken part before, perhaps
         before an interruption."""
         returning = set()
         for partition in partitions:
-            node, identity = self.waiting.pop(partition)
-            earlier = self._earlier_entries.get(partition)
-            if partition in self.members or earlier is not None:
+            if partition in self.members:
                 returning.add(partition)
-            if partition not in self.members:
-                joined = server_round if earlier is None else earlier.get("joined", 0)
-                self.members[partition] = Member(identity, node, joined)
+            else:
+                self.members[partition] = Member(joined=server_round)
             member = self.members[partition]
-            member.identity, member.node, member.left = identity, node, 0
+            member.node, member.identity = self.waiting.pop(partition)
+            member.left = 0
         self._name_clients()
         return returning
 
@@ -316,36 +317,24 @@ class Roster:
         member = self.members[partition]
         assert member.node is not None
         self.queries.forget(member.node)
-        member.node, member.left = None, server_round
+        member.node, member.left, member.absent = None, server_round, 0
 
     def _name_clients(self) -> None:
         """Use the clients' current names in everything that is printed."""
-        use_client_names(client_names(vars(member.identity) for member in self.members.values()))
+        use_client_names(client_names(map(vars, self.identities.values())))
 
 
-def _present_before_cut(entries: Sequence[Mapping[str, Any]], last_round: int) -> set[int]:
-    """The partitions of a roster from `Roster.as_json` that took part when the run was cut."""
-    present = set()
-    for entry in entries:
-        has_left = 0 < entry.get("left", 0) <= last_round
-        if entry.get("joined", 0) <= last_round and not has_left:
-            present.add(entry["partition"])
-    return present
-
-
-def _as_entry(identity: Identity) -> dict[str, Any]:
-    client = asdict(identity)
+def as_entry(identity: Identity) -> dict[str, Any]:
+    """A client as roster.json describes it."""
+    entry = asdict(identity)
     # machines and versions may change between two runs of the same clients
-    del client["flower"]
+    del entry["flower"]
     # layouts have thousands of lines, so only their digest is stored
-    return client | {"layouts": _digest(client["layouts"])}
+    lines = "\n".join(entry["layouts"]).encode()
+    return entry | {"layouts": hashlib.blake2b(lines, digest_size=8).hexdigest() if lines else ""}
 
 
-def _digest(lines: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
-
-
-def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_out: str = "") -> None:
+def refuse_changes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], left_out: str = "") -> None:
     """Stop a resumed run whose clients differ from those it was started with, as `Roster.as_json` describes them.
 
     Args:
@@ -365,19 +354,15 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
 
 def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """How a client's roster entry differs from the earlier one, with the remedy; "" if it does not."""
-    for name, value in json.loads(json.dumps(new)).items():
-        # disclosures follow from the settings, and their wording changes between versions; a new name is no new client
-        if name in ("discloses", "joined", "left", "name"):
-            continue
+    # as the file would have them
+    old, new = json.loads(json.dumps([old, new]))
+    for name, value in new.items():
         # fields that an earlier version did not have are empty
-        earlier = json.loads(json.dumps(old.get(name, type(value)())))
-        if earlier != value:
+        earlier = old.get(name, type(value)())
+        if name not in CHANGEABLE and earlier != value:
+            before, now = (one_line(shown(content), LONGEST_PROBLEM) for content in (earlier, value))
             return (
-                f"it is not the one that the run was started with: its {name} was {_cut(earlier)} and is now "
-                f"{_cut(value)}; give it back its data, its model and its version of Protosphere, or start a new run."
+                f"it is not the one that the run was started with: its {name} was {before} and is now {now}; give it "
+                "back its data, its model and its version of Protosphere, or start a new run."
             )
     return ""
-
-
-def _cut(value: Any) -> str:
-    return one_line(shown(value), LONGEST_PROBLEM)

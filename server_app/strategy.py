@@ -43,7 +43,7 @@ from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.callbacks import OnRound, RunView, callbacks_of
-from protosphere.server_app.checkpoint import RoundState, pack, unpack
+from protosphere.server_app.checkpoint import HeldDownloads, RoundState, pack, unpack
 from protosphere.server_app.ensemble import score, shared_labels
 from protosphere.server_app.exchange import (
     LATE,
@@ -61,10 +61,8 @@ from protosphere.server_app.guards import (
     refuse_other_rounds,
     warn_of_problems,
 )
-from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.server_app.membership import Membership
-from protosphere.server_app.opening import cap_claims, opening_lines
-from protosphere.server_app.releases import Releases
+from protosphere.server_app.opening import opening_lines
 from protosphere.server_app.roster import Roster
 from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import Run
@@ -77,6 +75,7 @@ from protosphere.strategies.contract import (
     to_everyone,
     whole_vectors,
 )
+from protosphere.strategies.release import encoder_means, join_means, with_classes
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS, CodecError
 from protosphere.wire.messages import encode_instruction
@@ -116,15 +115,11 @@ class PrototypeStrategy(Strategy):
             self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
         self.roster = Roster(run.settings, terms, self._further_records)
-        self.state = RoundState()
+        self.state = RoundState(held=HeldDownloads() if run.exchange.once else None)
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
         self.timeout = run.settings.round_timeout
-        # optional parts of a run, by its settings and its method
-        self.membership: Membership | None = None
-        self.held = HeldDownloads() if run.exchange.once else None
-        self.releases = Releases(run.settings, self.half) if run.private else None
         self.shared_labels: Tensor | None = None
         self._rounds = run.settings.rounds
         self._is_started = False
@@ -230,10 +225,6 @@ class PrototypeStrategy(Strategy):
         self.folder.refuse_fewer_rounds(rounds, stored["round"], self.settings.resume)
         self.state = unpack(tensors, stored)
         self.half.constants, self.half.group_names = self.state.constants, self.state.group_names
-        if self.held is not None:
-            self.held.load(self.state.held)
-        if self.releases is not None:
-            self.releases.load(self.state.releases)
 
     def _meet(self, simulated: bool) -> None:
         """Take K and d from the roster and compare it with that of a resumed run; change the folder only after that."""
@@ -243,14 +234,12 @@ class PrototypeStrategy(Strategy):
                 f"`ensemble-every` is {settings.ensemble_every}, and the ensemble needs a test set that all clients "
                 "share, as those of a simulation do; set it to 0."
             )
-        self.capped_counts = cap_claims(roster, self.half, settings)
+        self.membership = Membership(settings, roster, self.half)
         self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
-        if roster.is_open:
-            self.membership = Membership(settings, self.folder, roster, self.capped_counts, self.half)
         if settings.resume:
             roster.refuse_changes(self.folder.roster())
             self.folder.truncate(self.state.last_round)
-            if self.membership is not None:
+            if roster.is_open:
                 self.membership.load(self.state.membership)
             log.info("resuming after round %d", self.state.last_round)
         else:
@@ -262,10 +251,9 @@ class PrototypeStrategy(Strategy):
 
     def summary(self) -> None:
         """Print what is about to run."""
-        further_lines = self.releases.opening() if self.releases is not None else ()
-        for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
+        for line in opening_lines(self.run, self.roster.identities, self.roster.num_classes):
             log.info(line)
-        for notice in (*self.capped_counts.notices(), *self.half.notices):
+        for notice in (*self.membership.capped_counts.notices(), *self.half.notices):
             log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
@@ -315,8 +303,8 @@ class PrototypeStrategy(Strategy):
         """
         began = time.monotonic()
         self.roster.refresh(grid)
-        if self.membership is not None:
-            self.membership.refresh(number)
+        if self.roster.is_open:
+            self.membership.refresh(number, self.folder)
         messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
         exchanged = self._exchange(grid, messages, self._context(number), self.settings.min_replies)
         replies = exchanged.replies
@@ -368,7 +356,7 @@ class PrototypeStrategy(Strategy):
         answers = {reply.partition: reply.ensemble for reply in exchanged.replies if reply.ensemble is not None}
         if answers and self.shared_labels is not None:
             line["ensemble"] = score(answers, self.shared_labels)
-        if self.membership is not None:
+        if self.roster.is_open:
             line |= self.membership.figures()
         metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
         if metrics is not None:
@@ -385,19 +373,12 @@ class PrototypeStrategy(Strategy):
         seconds = self._round_seconds or [line["time"]["round"]]
         log.info(console_line(line, self._rounds, self.run.inference, seconds))
         self.state.last_round = number
-        self._save_checkpoint()
+        if self.roster.is_open:
+            self.state.membership = self.membership.as_json()
+        self.folder.save_checkpoint(*pack(self.state))
         for callback in self.callbacks:
             if not callback.on_round(line):
                 self.stop_reason = self.stop_reason or callback.name
-
-    def _save_checkpoint(self) -> None:
-        if self.membership is not None:
-            self.state.membership = self.membership.as_json()
-        if self.held is not None:
-            self.state.held = self.held.as_json()
-        if self.releases is not None:
-            self.state.releases = self.releases.tensors()
-        self.folder.save_checkpoint(*pack(self.state))
 
     def _close(self, grid: Grid, result: Result) -> None:
         """After an early end, evaluate the models of the last round once more, as the run's last evaluation. If fewer
@@ -429,8 +410,8 @@ class PrototypeStrategy(Strategy):
         sent = dict(self._sent_bytes)
         replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
         warn_of_problems(replies, context.round_number)
-        if self.held is not None:
-            self.held.note_replies(replies, self._offered)
+        if self.state.held is not None:
+            self.state.held.note_replies(replies, self._offered)
         return Exchanged(replies, sent)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
@@ -465,12 +446,13 @@ class PrototypeStrategy(Strategy):
         if joined and self.run.method.counts_own_rounds:
             constants = {**constants, ROUND_OF_JOINING: float(joined)}
         source_round = 0
-        if self.held is not None and download is not None:
-            source_round = self.held.made
-            if self.held.has_newest(partition):
+        held = self.state.held
+        if held is not None and download is not None:
+            source_round = held.made
+            if held.has_newest(partition):
                 download = None
-        if self.releases is not None:
-            download = self.releases.beside(download, self.settings.feature_dim)
+        if self.run.private:
+            download = join_means(download, self.state.means, self.settings.feature_dim)
         return Instruction(
             run=self.folder.name,
             round=number,
@@ -539,12 +521,14 @@ class PrototypeStrategy(Strategy):
             for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        if self.releases is not None:
-            uploads = self.releases.take(uploads)
+        if self.run.private:
+            uploads = with_classes(uploads)
+            released = whole_vectors(self.half, uploads)
+            self.state.means = encoder_means(released, self.settings.privacy_scale, self.state.means)
         if not uploads:
             return {}
         with limited_threads(1):
-            capped_uploads, warnings = self.capped_counts.uploads(uploads)
+            capped_uploads, warnings = self.membership.capped_counts.uploads(uploads)
             outcome = self.half.aggregate(capped_uploads, self.state.method, server_round)
             outcome = checked_outcome(outcome, self.half.aggregate, self.run.exchange.down)
         for warning in (*warnings, *outcome.warnings):
@@ -554,8 +538,8 @@ class PrototypeStrategy(Strategy):
         earlier = self.state.downloads if outcome.keeps else {}
         self.state.method = outcome.state
         self.state.downloads = {**earlier, **outcome.downloads}
-        if self.held is not None and outcome.downloads:
-            self.held.made = server_round
+        if self.state.held is not None and outcome.downloads:
+            self.state.held.made = server_round
         if self.run.exchange.pointwise:
             self._save_snapshot(server_round, uploads, outcome)
         return self._list_figures(outcome)
