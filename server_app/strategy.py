@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -154,14 +154,10 @@ class PrototypeStrategy(Strategy):
         if self._is_started:
             raise RunError("this strategy has been started before; make a new one for another run.")
         self._is_started = True
-        with self._open_run(grid):
-            return self._run_rounds(grid, num_rounds, timeout)
-
-    def _open_run(self, grid: Grid) -> AbstractContextManager[None]:
-        """Around all rounds. Here the caller has made and locked the folder."""
-        return nullcontext()
+        return self._run_rounds(grid, num_rounds, timeout)
 
     def _run_rounds(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> Result:
+        """Run all rounds. The caller has made and locked the folder."""
         rounds = self._rounds = num_rounds or self.settings.rounds
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
