@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -240,24 +239,18 @@ def _decode_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyConte
 # --- what a reply may hold --------------------------------------------------------------------------------------
 
 
-def _drop(reply: Reply, report: Report, reason: str, **changes: Any) -> Reply:
-    """The reply, with `changes` made to its report."""
-    return replace(reply, report=replace(report, **changes)).refusing(reason)
-
-
 def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     """Drop metrics that the message did not ask for. Under `privacy`, clients keep all metrics to themselves, so any
     metrics are dropped: they would become the run's metrics, and no sample counts exist to check them against."""
-    if context.withholds_figures:
-        if not (report.evaluation or report.training):
-            return reply
+    withholds, trains = context.withholds_figures, context.trains
+    evaluation = None if withholds or trains else report.evaluation
+    training = report.training if trains and not withholds else None
+    if (evaluation, training) == (report.evaluation, report.training):
+        return reply
+    reason = "evaluation dropped: nobody asked" if trains else "training figures dropped: nobody asked"
+    if withholds:
         reason = "figures dropped: under `privacy` a client keeps them"
-        return _drop(reply, report, reason, evaluation=None, training=None)
-    if context.trains and report.evaluation:
-        return _drop(reply, report, "evaluation dropped: nobody asked", evaluation=None)
-    if not context.trains and report.training:
-        return _drop(reply, report, "training figures dropped: nobody asked", training=None)
-    return reply
+    return replace(reply, report=replace(report, evaluation=evaluation, training=training)).refusing(reason)
 
 
 def _check_counts(reply: Reply, report: Report, context: ReplyContext) -> Reply:
@@ -313,13 +306,17 @@ def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Re
     evaluation = report.evaluation
     if evaluation is None:
         return reply
-    if context.rules is not None and (unknown_rules := sorted(set(evaluation.correct) - set(context.rules))):
-        reason = f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its "
-        return _drop(reply, report, f"{reason}`rules`", evaluation=None)
-    if evaluation.auc is not None and not context.measures_auc:
+    unknown_rules = sorted(set(evaluation.correct) - set(context.rules or evaluation.correct))
+    if unknown_rules:
+        rule = unknown_rules[0]
+        reason = f"evaluation dropped: it has the rule {rule!r}, which the method does not name in its `rules`"
+        evaluation = None
+    elif evaluation.auc is not None and not context.measures_auc:
         reason = "area under the ROC curve dropped: nobody asked for one"
-        return _drop(reply, report, reason, evaluation=replace(evaluation, auc=None))
-    return reply
+        evaluation = replace(evaluation, auc=None)
+    else:
+        return reply
+    return replace(reply, report=replace(report, evaluation=evaluation)).refusing(reason)
 
 
 def _check_confusion(reply: Reply, report: Report, context: ReplyContext) -> Reply:
