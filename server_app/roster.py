@@ -33,19 +33,6 @@ ROUNDS = ("joined", "left")  # keys of an entry of roster.json
 CHANGEABLE = ("discloses", "name", *ROUNDS)
 
 
-def select_clients(settings: Settings, candidates: Sequence[int], server_round: int) -> list[int]:
-    """The partitions that train in this round: round(rho M) of the M candidates, at least one.
-
-    They are drawn from the stream (seed, round, "sample"), independently of node ids and earlier rounds.
-
-    Args:
-        candidates: the clients with training samples, in ascending order.
-    """
-    count = settings.count_sampled(len(candidates))
-    order = torch.randperm(len(candidates), generator=generator(settings.seed, "round", server_round, "sample"))
-    return sorted(candidates[index] for index in order[:count].tolist())
-
-
 @dataclass
 class Member:
     """A client that takes part in the run, or did.
@@ -89,6 +76,7 @@ class Roster:
     def __init__(self, settings: Settings, terms: Terms, question: RecordDict | None = None):
         self.settings = settings
         self.terms = terms
+        self.is_open = settings.takes_newcomers  # whether clients may join and leave during the run
         self.members: dict[int, Member] = {}
         self.waiting: dict[int, tuple[int, Identity]] = {}
         self.listed_nodes: frozenset[int] = frozenset()
@@ -114,16 +102,18 @@ class Roster:
         """K; all clients have the same list of classes."""
         return len(next(iter(self.identities.values())).class_names)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether clients may join and leave during the run."""
-        return self.settings.takes_newcomers
+    def sample(self, server_round: int) -> list[int]:
+        """The partitions that train in a round: round(rho M) of the M present members with training samples, at least
+        one.
 
-    def selected(self, server_round: int) -> list[int]:
-        """The partitions that train in a round, drawn from the present members with training samples."""
+        They are drawn from the stream (seed, round, "sample"), independently of node ids and earlier rounds.
+        """
         identities = self.identities
         candidates = sorted(partition for partition in self.nodes if identities[partition].trains)
-        return select_clients(self.settings, candidates, server_round)
+        random = generator(self.settings.seed, "round", server_round, "sample")
+        order = torch.randperm(len(candidates), generator=random)
+        count = self.settings.count_sampled(len(candidates))
+        return sorted(candidates[index] for index in order[:count].tolist())
 
     # --- the start ----------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from protosphere.core import plugins
+from protosphere.core.client_names import client_word
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
@@ -55,12 +56,7 @@ from protosphere.server_app.exchange import (
     refuse_failing_method,
     size_of,
 )
-from protosphere.server_app.guards import (
-    refuse_more_failures,
-    refuse_non_finite,
-    refuse_other_rounds,
-    warn_of_problems,
-)
+from protosphere.server_app.guards import refuse_more_failures, refuse_non_finite, refuse_other_rounds
 from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import opening_lines
 from protosphere.server_app.roster import Roster
@@ -405,7 +401,10 @@ class PrototypeStrategy(Strategy):
         partitions = [partition_of_node[message.metadata.dst_node_id] for message in messages]
         sent = dict(self._sent_bytes)
         replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
-        warn_of_problems(replies, context.round_number)
+        for reply in replies:
+            if reply.problems:
+                who = client_word(reply.partition)
+                log.warning("warning: round %d, %s: %s", context.round_number, who, reply.problems)
         if self.state.held is not None:
             self.state.held.note_replies(replies, self._offered)
         return Exchanged(replies, sent)
@@ -499,7 +498,7 @@ class PrototypeStrategy(Strategy):
 
     def sample(self, server_round: int) -> list[int]:
         """The partitions that train in this round."""
-        return self.roster.selected(server_round)
+        return self.roster.sample(server_round)
 
     def _list_evaluators(self, server_round: int) -> list[int]:
         """The partitions that are evaluated after this round: all, or those that train in it (for round 0, those that
