@@ -198,7 +198,7 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
     if message.has_error():
         # Flower's own errors arrive in the same way and cannot be told from a client's invention
         problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
-        return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
+        return Reply(partition, trains, problem=problem)
     records = message.content
     size = size_of(records)
     try:
@@ -368,22 +368,6 @@ CHECKS: tuple[Callable[[Reply, Report, ReplyContext], Reply], ...] = (
     _check_ensemble,
     _check_contradiction,
 )
-
-
-def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:
-    """End a run if a user's method fails at every site that was to train, since no further round would help. A failure
-    at one site of several does not end the run, even if only that site was to train.
-
-    Args:
-        clients: the number of clients in the run.
-
-    Raises:
-        RunError: quotes the first failure.
-    """
-    trained = [reply for reply in replies if reply.trains]
-    if len(trained) >= min(2, clients) and all(reply.blames for reply in trained):
-        first = trained[0]
-        raise RunError(f"round {round_number}: {client_word(first.partition)}: {first.problem.rstrip('.')}. {MEND}")
 
 
 def _find_error_line(reason: str) -> str:

@@ -33,7 +33,6 @@ class Reply:
     confusion: Triples = field(default_factory=list)  # its checked confusion matrix
     refused: str = ""  # why an optional item was dropped, which leaves the rest of the reply valid
     false: bool = False  # whether its sample counts contradict the client's identity; the whole reply is then ignored
-    blames: bool = False  # whether it reports that a user's method has failed
 
     @property
     def problems(self) -> str:
