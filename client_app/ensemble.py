@@ -5,24 +5,9 @@ from flwr.app import Array
 from torch import Tensor, softmax
 
 from protosphere.client_app.evaluate import features_of, method_scores
-from protosphere.core.settings import Settings
-from protosphere.data.client_data import Rows, Transform, rows_of
-from protosphere.data.partition.assignment import shared_test_set
-from protosphere.models.text import Tokens
+from protosphere.data.client_data import Rows, Transform
 from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import ClientState, Objective
-
-
-def ensemble_rows(settings: Settings, clients: int, device: torch.device, tokens: Tokens | None) -> Rows:
-    """The shared test set of a simulation, in the form of a client's model.
-
-    Args:
-        tokens: the tokenizer of the client's model; None if the samples are not texts.
-
-    Raises:
-        DataError: the shared test set cannot be read.
-    """
-    return rows_of(*shared_test_set(settings, clients), device, tokens)
 
 
 def ensemble_answer(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Array | None:
