@@ -141,12 +141,8 @@ def _other_flowers(identities: Mapping[int, Identity]) -> list[str]:
             partitions[identity.flower].append(partition)
     warnings = []
     for version, numbers in partitions.items():
-        more = ", …" if len(numbers) > MOST_ALONE else ""
-        clients = (
-            f"client {numbers[0]} runs"
-            if len(numbers) == 1
-            else f"clients {', '.join(map(str, numbers[:MOST_ALONE]))}{more} run"
-        )
+        named = ", ".join(map(str, numbers[:MOST_ALONE])) + (", …" if len(numbers) > MOST_ALONE else "")
+        clients = f"client {named} runs" if len(numbers) == 1 else f"clients {named} run"
         warnings.append(
             f"warning: {clients} Flower {one_line(version, LONGEST_MODEL)}, this server {server_version}; install the "
             "same at all sites, since two at a time were not tried."

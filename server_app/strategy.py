@@ -43,7 +43,7 @@ from protosphere.record.metrics_lines import (
 from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
-from protosphere.server_app.callbacks import OnRound, RunView, callbacks_of
+from protosphere.server_app.callbacks import OnRound, callbacks_of
 from protosphere.server_app.checkpoint import HeldDownloads, RoundState, pack, unpack
 from protosphere.server_app.ensemble import score, shared_labels
 from protosphere.server_app.exchange import (
@@ -191,11 +191,10 @@ class PrototypeStrategy(Strategy):
     @contextmanager
     def _call_callbacks(self) -> Iterator[None]:
         """Inside, callbacks know that the run is on; afterwards, that it has ended."""
-        view = RunView(self.settings, self.run.inference, self.folder, self.roster.identities)
         started, completed = [], False
         try:
             for callback in self.callbacks:
-                goes_on = callback.on_start(view)
+                goes_on = callback.on_start(self)
                 started.append(callback)
                 if not goes_on:
                     # callbacks are not asked again: one that ended the run earlier lets it continue now
