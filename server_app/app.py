@@ -98,20 +98,16 @@ def run(
     """
     with said():
         try:
-            return _run(grid, context, opened, on_round)
+            refuse_foreign(context.run_config)
+            run = read_settings(context.run_config)
+            refuse_relative_paths(run.settings)
+            folder = open_folder(run, context.run_config)
+            with folder.lock():
+                log.info("results: %s", folder.path)
+                opened(folder.path)
+                with record_run(run, folder, context.run_id, grid):
+                    PrototypeStrategy(run, folder, on_round).start(grid)
+            return folder.path
         except USER_ERRORS as error:
             log.error("%s", error)
             raise
-
-
-def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round: OnRound | None) -> Path:
-    refuse_foreign(context.run_config)
-    run = read_settings(context.run_config)
-    refuse_relative_paths(run.settings)
-    folder = open_folder(run, context.run_config)
-    with folder.lock():
-        log.info("results: %s", folder.path)
-        opened(folder.path)
-        with record_run(run, folder, context.run_id, grid):
-            PrototypeStrategy(run, folder, on_round).start(grid)
-    return folder.path
