@@ -12,7 +12,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.roster import Roster
+from protosphere.server_app.roster import Member, Roster
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import CappedSampleCounts
@@ -68,7 +68,10 @@ class Membership:
         joining = sorted(roster.waiting)
         self._admit(joining, number)
         for partition in absent:
-            roster.forget(partition, number)
+            # a node that answers for it later brings it back
+            roster.queries.forget(before[partition])
+            member = roster.members[partition]
+            member.node, member.left, member.absent = None, number, 0
             log.info("%s leaves in round %d; %d are left", client_word(partition), number, len(roster.nodes))
         if absent:
             # the cap of a client's claims depends on the members
@@ -106,11 +109,18 @@ class Membership:
         log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
 
     def _join(self, partitions: Sequence[int], number: int) -> None:
-        returning = self._roster.join(partitions, number)
+        roster = self._roster
+        # they have taken part before, perhaps before an interruption
+        returning = roster.members.keys() & {*partitions}
+        for partition in partitions:
+            member = roster.members.setdefault(partition, Member(joined=number))
+            member.node, member.identity = roster.waiting.pop(partition)
+            member.left = 0
+        roster.name_clients()
         self._tell_method()
         for partition in partitions:
             verb = "is back" if partition in returning else "joins"
-            model = one_line(self._roster.identities[partition].model, LONGEST_NAME)
+            model = one_line(roster.identities[partition].model, LONGEST_NAME)
             log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
 
     def _find_misfit_of_weights(self, partitions: Sequence[int]) -> str:

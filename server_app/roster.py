@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -85,7 +85,7 @@ class Roster:
         self._left_out: dict[int, tuple[int, str]] = {}  # node -> partition and reason
         self._partition_of_node: dict[int, int] = {}  # partition of every node that represents, or has represented, one
         self._blocked_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
-        self._name_clients()
+        self.name_clients()
 
     @property
     def identities(self) -> dict[int, Identity]:
@@ -151,7 +151,7 @@ class Roster:
             self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
         if not self.nodes:
             raise RosterError("no client is present at the start; at least one must join before round 1.")
-        self._name_clients()
+        self.name_clients()
 
     def _restore(self, entries: Sequence[Mapping[str, Any]], last_round: int) -> None:
         """Restore the members from before an interruption, who have yet to answer."""
@@ -262,7 +262,7 @@ class Roster:
         # its name may have changed
         member.identity, member.node = identity, node
         self._partition_of_node[node] = partition
-        self._name_clients()
+        self.name_clients()
         log.info("partition %d is back as node %d", partition, node)
 
     def _describe_stranger(self, identity: Identity) -> str:
@@ -287,29 +287,7 @@ class Roster:
         member = self.members.get(partition)
         return "" if member is None else describe_change(member.entry, as_entry(newcomer))
 
-    def join(self, partitions: Iterable[int], server_round: int) -> set[int]:
-        """Make waiting clients members at the start of a round. Returns those that have taken part before, perhaps
-        before an interruption."""
-        returning = set()
-        for partition in partitions:
-            if partition in self.members:
-                returning.add(partition)
-            else:
-                self.members[partition] = Member(joined=server_round)
-            member = self.members[partition]
-            member.node, member.identity = self.waiting.pop(partition)
-            member.left = 0
-        self._name_clients()
-        return returning
-
-    def forget(self, partition: int, server_round: int) -> None:
-        """Remove a member whose node has left; a node that answers for it later brings it back."""
-        member = self.members[partition]
-        assert member.node is not None
-        self.queries.forget(member.node)
-        member.node, member.left, member.absent = None, server_round, 0
-
-    def _name_clients(self) -> None:
+    def name_clients(self) -> None:
         """Use the clients' current names in everything that is printed."""
         use_client_names(client_names(map(vars, self.identities.values())))
 
