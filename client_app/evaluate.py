@@ -140,22 +140,15 @@ def evaluate(
     counts_by_split = correct_counts.tolist()
     validation_counts, test_counts = counts_by_split
     correct = {rule: (test_counts[index], validation_counts[index]) for index, rule in enumerate(rules)}
-    auc, confusion = _measure_test(objective, data.test, answers_by_split[1], measures)
+    test_answers = answers_by_split[1]
+    auc = None
+    if test_answers.scores is not None:
+        auc = macro_auc(data.test.labels.cpu(), test_answers.scores.double().softmax(dim=1).cpu())
+    confusion: tuple[int, ...] = ()
+    if measures.confusion and measures.rule in test_answers.labels:
+        confusion = count_confusion(data.test.labels, test_answers.labels[measures.rule], objective.num_classes)
     samples = len(data.test), len(data.validation)
     return Evaluation(samples, correct, time.perf_counter() - began, auc, confusion)
-
-
-def _measure_test(
-    objective: Objective, test: Rows, answers: Answers, measures: Measures
-) -> tuple[float | None, tuple[int, ...]]:
-    """Area under the ROC curve, and confusion; None and () if they are not requested or not available."""
-    auc = None
-    if answers.scores is not None:
-        auc = macro_auc(test.labels.cpu(), answers.scores.double().softmax(dim=1).cpu())
-    confusion: tuple[int, ...] = ()
-    if measures.confusion and measures.rule in answers.labels:
-        confusion = count_confusion(test.labels, answers.labels[measures.rule], objective.num_classes)
-    return auc, confusion
 
 
 def _is_row_by_row(module: nn.Module) -> bool:

@@ -67,7 +67,7 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
     left_out: dict[int, tuple[int, str]] = {}
     candidates: list[tuple[int, Identity]] = []
     for node, identity in answers:
-        if reason := _describe_misfit(identity, settings, terms):
+        if reason := describe_misfit(identity, settings, terms):
             left_out[node] = identity.partition, reason
         else:
             candidates.append((node, identity))
@@ -77,7 +77,7 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
     nodes: dict[int, int] = {}
     for node, identity in candidates:
         partition = identity.partition
-        reason = _describe_difference(identity, usual, terms)
+        reason = describe_difference(identity, usual, terms)
         if not reason and partition in nodes:
             reason = (
                 f"nodes {nodes[partition]} and {node} both answer for partition {partition}, and the first to answer "
@@ -89,18 +89,6 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
             identities[partition], nodes[partition] = identity, node
 
     return Agreement(usual.partitions, identities, nodes, left_out)
-
-
-def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms) -> str:
-    """Why a client that arrives later does not fit in; "" if it does.
-
-    Args:
-        member: any current member, since all members agree; None if there is none.
-    """
-    reason = _describe_misfit(newcomer, settings, terms)
-    if reason or member is None:
-        return reason
-    return _describe_difference(newcomer, member, terms)
 
 
 def refuse_too_few(agreement: Agreement, settings: Settings, min_clients: int | None = None) -> None:
@@ -174,14 +162,14 @@ def _find_usual(
     # several nodes may answer for one partition, so that both sides may have it
     side, other_side = sorted((first, other_groups[0]), key=sorted)
     one, other = side[min(side)], other_side[min(other_side)]
-    difference = _describe_difference(other, one, terms, f"client {one.partition}")
+    difference = describe_difference(other, one, terms, f"client {one.partition}")
     raise RosterError(
         f"{_list_clients(side)} and {_list_clients(other_side)} do not agree, and neither side is larger. "
         f"Client {other.partition}: {difference} {all_left_out(left_out)}".rstrip()
     )
 
 
-def _describe_difference(identity: Identity, usual: Identity, terms: Terms, others: str = "most clients") -> str:
+def describe_difference(identity: Identity, usual: Identity, terms: Terms, others: str = "most clients") -> str:
     """A sentence on the first fact in which a client differs; "" if there is none."""
     if identity.partitions != usual.partitions:
         return (
@@ -214,7 +202,7 @@ def _list_clients(partitions: Collection[int]) -> str:
 # --- what the server's own settings decide ----------------------------------------------------------------------
 
 
-def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str:
+def describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str:
     """Why a client does not fit the server's settings; "" if it does."""
     if identity.problem:
         problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")

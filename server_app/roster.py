@@ -21,7 +21,8 @@ from protosphere.server_app.agreement import (
     RosterError,
     Terms,
     all_left_out,
-    misfit,
+    describe_difference,
+    describe_misfit,
     refuse_too_few,
 )
 from protosphere.server_app.gathering import Gathering, Queries, pause, warn_left_out
@@ -281,11 +282,14 @@ class Roster:
         partition; "" if it fits."""
         partition, identities = newcomer.partition, self.identities
         # if all members have left, a new client must fit in with them all the same; one represents them, as all agree
-        candidates = (identities[other] for other in self.nodes or identities if other != partition)
-        if reason := misfit(newcomer, next(candidates, None), self.settings, self.terms):
-            return reason
-        member = self.members.get(partition)
-        return "" if member is None else describe_change(member.entry, as_entry(newcomer))
+        candidates = (identities[p] for p in self.nodes or identities if p != partition)
+        other = next(candidates, None)
+        reason = describe_misfit(newcomer, self.settings, self.terms)
+        if not reason and other is not None:
+            reason = describe_difference(newcomer, other, self.terms)
+        if not reason and partition in self.members:
+            reason = describe_change(self.members[partition].entry, as_entry(newcomer))
+        return reason
 
     def name_clients(self) -> None:
         """Use the clients' current names in everything that is printed."""

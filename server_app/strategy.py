@@ -540,8 +540,6 @@ class PrototypeStrategy(Strategy):
         # from this round only, since the snapshot is named after it
         prototypes = outcome.prototypes
         downloads = whole_vectors(self.half, self.state.downloads) if prototypes is None else to_everyone(prototypes)
-        if not uploads and prototypes is None:
-            return
         tensors, counts = snapshots.snapshot(whole_vectors(self.half, uploads), downloads, *outcome.scales)
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
