@@ -53,21 +53,15 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
     if outer and show is None:
         yield
         return
-    console = Console(show)
-    before = log.level, log.propagate
-    for handler in outer:
-        log.removeHandler(handler)
-    log.addHandler(console)
+    before = log.handlers, log.level, log.propagate
+    log.handlers = [*(handler for handler in log.handlers if handler not in outer), Console(show)]
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
         yield
     finally:
-        log.removeHandler(console)
-        for handler in outer:
-            log.addHandler(handler)
-        log.setLevel(before[0])
-        log.propagate = before[1]
+        log.handlers, level, log.propagate = before
+        log.setLevel(level)
 
 
 @app.main()

@@ -118,9 +118,10 @@ class Membership:
             member.left = 0
         roster.name_clients()
         self._tell_method()
+        identities = roster.identities
         for partition in partitions:
             verb = "is back" if partition in returning else "joins"
-            model = one_line(roster.identities[partition].model, LONGEST_NAME)
+            model = one_line(identities[partition].model, LONGEST_NAME)
             log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
 
     def _find_misfit_of_weights(self, partitions: Sequence[int]) -> str:
@@ -152,7 +153,8 @@ class Membership:
     def figures(self) -> dict[str, Any]:
         """`members` of a line: the number of clients with test samples, and the round since which the members are the
         same."""
-        rows = [self._roster.identities[partition].rows for partition in self._roster.nodes]
+        identities = self._roster.identities
+        rows = [identities[partition].rows for partition in self._roster.nodes]
         tested = sum(not samples or samples[2] > 0 for samples in rows)
         return {"members": {"clients": tested, "since": self._last_change}}
 
