@@ -1,17 +1,23 @@
 """Decides which clients take part in a run: those that fit the server's settings and agree with most of the others."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from protosphere.core.settings import Settings
+from protosphere.core.client_names import client_word
+from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line, quoted
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.parts import Exchange
 from protosphere.wire.payloads import Identity
 
 MOST_NAMED = 20  # partitions or clients named in one sentence
+ROUNDS = ("joined", "left")  # keys of an entry of roster.json
+# disclosures follow from the settings, and their wording changes between versions; a new name is no new client
+CHANGEABLE = ("discloses", "name", *ROUNDS)
 LONGEST_PROBLEM = 600  # characters of the reason why a client is excluded, with paths and the remedy
 
 
@@ -247,4 +253,51 @@ def describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str
             f"it would share weights of {names or 'no part'}, but `{settings.strategy}` exchanges those of "
             f"{', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same version."
         )
+    return ""
+
+
+# --- whether a client is the earlier one ------------------------------------------------------------------------
+
+
+def as_entry(identity: Identity) -> dict[str, Any]:
+    """A client as roster.json describes it."""
+    entry = asdict(identity)
+    # machines and versions may change between two runs of the same clients
+    del entry["flower"]
+    # layouts have thousands of lines, so only their digest is stored
+    lines = "\n".join(entry["layouts"]).encode()
+    return entry | {"layouts": hashlib.blake2b(lines, digest_size=8).hexdigest() if lines else ""}
+
+
+def refuse_changes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], left_out: str = "") -> None:
+    """Stop a resumed run whose clients differ from those it was started with, as `Roster.as_json` describes them.
+
+    Args:
+        left_out: one sentence per client that does not fit in.
+
+    Raises:
+        RosterError: names the first client that differs, the difference and the remedy.
+    """
+    if len(old) != len(new):
+        raise RosterError(
+            f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
+        )
+    for old_client, new_client in zip(old, new, strict=True):
+        if reason := describe_change(old_client, new_client):
+            raise RosterError(f"{client_word(new_client['partition'])}: {reason}")
+
+
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """How a client's roster entry differs from the earlier one, with the remedy; "" if it does not."""
+    # as the file would have them
+    old, new = json.loads(json.dumps([old, new]))
+    for name, value in new.items():
+        # fields that an earlier version did not have are empty
+        earlier = old.get(name, type(value)())
+        if name not in CHANGEABLE and earlier != value:
+            before, now = (one_line(shown(content), LONGEST_PROBLEM) for content in (earlier, value))
+            return (
+                f"it is not the one that the run was started with: its {name} was {before} and is now {now}; give it "
+                "back its data, its model and its version of Protosphere, or start a new run."
+            )
     return ""

@@ -1,37 +1,49 @@
-"""The clients of a run, from its start (`gathering.py`) to its end: members join, leave and return."""
+"""The clients of a run, from its start to its end: members join, leave and return."""
 
-import hashlib
-import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from protosphere.core.client_names import client_names, client_word, use_client_names
+from protosphere.core.client_names import client_names, use_client_names
+from protosphere.core.flower import in_turn, is_simulated, pulled
 from protosphere.core.seeds import generator
-from protosphere.core.settings import Settings, shown
-from protosphere.core.text import one_line, quoted
+from protosphere.core.settings import Settings
+from protosphere.core.text import quoted
 from protosphere.server_app.agreement import (
     LONGEST_PROBLEM,
+    MOST_NAMED,
+    ROUNDS,
     Agreement,
     RosterError,
     Terms,
+    agree,
     all_left_out,
+    as_entry,
+    describe_change,
     describe_difference,
     describe_misfit,
+    nobody_for,
+    refuse_changes,
     refuse_too_few,
 )
-from protosphere.server_app.gathering import Gathering, Queries, pause, warn_left_out
+from protosphere.wire.messages import MessageError, decode_identity
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
-ROUNDS = ("joined", "left")  # keys of an entry of roster.json
-# disclosures follow from the settings, and their wording changes between versions; a new name is no new client
-CHANGEABLE = ("discloses", "name", *ROUNDS)
+
+QUERY_TIMEOUT = 30.0  # seconds to wait for an answer; a later one is still accepted
+POLL = 0.05  # seconds between two looks for new nodes and for answers
+RETRY = 5.0  # seconds until a node is asked again after its process died
+REFUSED = 1.0  # seconds until a node is asked again after Flower did not accept its message
 
 
 @dataclass
@@ -59,6 +71,102 @@ class Member:
         return self.earlier if self.identity is None else as_entry(self.identity)
 
 
+class Queries:
+    """Asks each node for its identity once, and again after an error.
+
+    Args:
+        content: the content of each query, from which clients may take the run's settings.
+
+    Attributes:
+        unreadable_nodes: nodes whose answer is no identity.
+    """
+
+    def __init__(self, content: RecordDict | None = None):
+        self.unreadable_nodes: set[int] = set()
+        self._content = content or RecordDict()
+        self._times_to_ask: dict[int, float] = {}  # node -> the time from which it may be asked again
+        self._silent_nodes: set[int] = set()
+        self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node and deadline
+
+    def ask(self, grid: Grid, nodes: Iterable[int]) -> None:
+        """Query the nodes that were never asked or that answered with an error. A node that is killed and restarted
+        with the same key keeps its id."""
+        now = time.monotonic()
+        new_nodes = sorted(node for node in nodes if self._times_to_ask.get(node, now) <= now)
+        if not new_nodes:
+            return
+        messages = [Message(self._content, node, MessageType.QUERY) for node in new_nodes]
+        deadline = math.inf if in_turn(grid) else now + QUERY_TIMEOUT
+        # Flower returns None instead of an id for a node that has left, and no id at all if it accepts nothing
+        for message_id, node in zip_longest(grid.push_messages(messages), new_nodes):
+            if message_id:
+                self._times_to_ask[node] = math.inf
+                self._pending_messages[message_id] = node, deadline
+            else:
+                self._times_to_ask[node] = now + REFUSED
+
+    def pull(self, grid: Grid) -> list[tuple[int, Identity]]:
+        """The answers that have arrived, with their nodes. If clients answer in turn
+        (`protosphere.core.flower.in_turn`), it waits for all of them, since none is late."""
+        answers = self._pull_once(grid)
+        while in_turn(grid) and self._pending_messages:
+            more = self._pull_once(grid)
+            # workers may need seconds
+            pause(more)
+            answers += more
+        return answers
+
+    def _pull_once(self, grid: Grid) -> list[tuple[int, Identity]]:
+        answers: list[tuple[int, Identity]] = []
+        if not self._pending_messages:
+            return answers
+        for message_id, reply in pulled(grid, self._pending_messages):
+            if message_id not in self._pending_messages:
+                continue
+            node, _ = self._pending_messages.pop(message_id)
+            if isinstance(reply, str) or reply.has_error():
+                self._times_to_ask[node] = time.monotonic() + RETRY
+                problem = reply if isinstance(reply, str) else _describe_error(reply.error.reason)
+            else:
+                try:
+                    answers.append((node, decode_identity(reply.content)))
+                    continue
+                except MessageError as error:
+                    self.unreadable_nodes.add(node)
+                    problem = f"its answer cannot be read: {quoted(str(error), LONGEST_PROBLEM)}"
+            log.warning("node %d could not say who it is: %s", node, problem)
+        return answers
+
+    def is_waiting(self) -> bool:
+        """Whether an answer may still arrive in time. A silent node (a dead one stays listed for a while) causes no
+        delay beyond the timeout."""
+        now = time.monotonic()
+        # in the order of the questions, which is that of their deadlines
+        for node, deadline in self._pending_messages.values():
+            if now <= deadline:
+                return True
+            if node not in self._silent_nodes:
+                self._silent_nodes.add(node)
+                log.warning("node %d did not say who it is within %.0f seconds", node, QUERY_TIMEOUT)
+        return False
+
+    def forget(self, node: int) -> None:
+        """Forget a node that has left, so that it is asked again when it returns."""
+        self._times_to_ask.pop(node, None)
+
+
+def pause(answers: Sequence[object]) -> None:
+    """Pause before the next look, unless something arrived."""
+    if not answers:
+        time.sleep(POLL)
+
+
+def _describe_error(reason: str | None) -> str:
+    # in a simulation the reason is a whole traceback, whose last line is the error
+    lines = (reason or "").strip().splitlines() or ["unknown error"]
+    return f"the error {quoted(lines[-1], LONGEST_PROBLEM)} came back."
+
+
 class Roster:
     """Clients by partition id. Flower's node ids are random and, for nodes without a key, change at a restart. They are
     therefore addresses only: a node represents the partition that it answers for, as long as Flower lists the node.
@@ -83,6 +191,10 @@ class Roster:
         self.listed_nodes: frozenset[int] = frozenset()
         self.number = 0  # of clients in the run, including those that are left out
         self.queries = Queries(question)
+        self._answers: dict[int, Identity] = {}  # at the start: by node, in order of arrival
+        self._last_answer_time = 0.0
+        # of a resumed run whose clients come and go: the partitions that took part before it was cut
+        self._earlier: Set[int] | None = None
         self._left_out: dict[int, tuple[int, str]] = {}  # node -> partition and reason
         self._partition_of_node: dict[int, int] = {}  # partition of every node that represents, or has represented, one
         self._blocked_nodes: set[int] = set()  # nodes that answered for a partition whose node is still there
@@ -119,7 +231,7 @@ class Roster:
     # --- the start ----------------------------------------------------------------------------------------
 
     def gather(self, grid: Grid, entries: Sequence[Mapping[str, Any]] = (), last_round: int = 0) -> None:
-        """Gather the clients that answer and fit (`protosphere.server_app.gathering`).
+        """Gather the clients that answer, and leave out those that do not fit (`protosphere.server_app.agreement`).
 
         Args:
             entries: of a resumed run, the roster in its folder, from `as_json`. Other clients take no part, or join in
@@ -132,8 +244,15 @@ class Roster:
         restores = bool(entries) and self.is_open
         if restores:
             self._restore(entries, last_round)
-        earlier = {p for p, member in self.members.items() if not member.left} if restores else None
-        agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
+        self._wait_for_clients(grid)
+        agreement = agree(self._answers.items(), self.settings, self.terms)
+        refuse_too_few(agreement, self.settings, self._count_needed())
+        for node, (partition, why) in agreement.left_out.items():
+            # problems were reported on arrival
+            if not self._answers[node].problem:
+                warn_left_out(partition, node, why, self._answers[node])
+        if not self.is_open and (nobody := nobody_for(agreement)):
+            log.warning("warning: %s", nobody)
         self.number, self._left_out = agreement.number, agreement.left_out
         for partition, identity in sorted(agreement.identities.items()):
             node = agreement.nodes[partition]
@@ -162,6 +281,109 @@ class Roster:
                 earlier = {name: value for name, value in entry.items() if name not in ROUNDS}
                 left = left if left <= last_round else 0
                 self.members[entry["partition"]] = Member(joined=joined, left=left, earlier=earlier)
+        self._earlier = {partition for partition, member in self.members.items() if not member.left}
+
+    def _wait_for_clients(self, grid: Grid) -> None:
+        """Wait for all clients of the run. A node whose answer fits no partition counts like one that does not answer:
+        it delays the start until `start-timeout`.
+
+        Raises:
+            RosterError: too few by `start-timeout`.
+        """
+        deadline = time.monotonic() + self.settings.start_timeout
+        while True:
+            self.queries.ask(grid, grid.get_node_ids())
+            answers = self.queries.pull(grid)
+            for node, identity in answers:
+                self._note_answer(node, identity)
+            is_late = time.monotonic() > deadline
+            if is_late or not self.queries.is_waiting():
+                self._drop_replaced_nodes(grid)
+                if self._is_complete(grid):
+                    return
+            if is_late:
+                self._refuse_missing()
+                return
+            pause(answers)
+
+    def _note_answer(self, node: int, identity: Identity) -> None:
+        self._answers.pop(node, None)
+        self._answers[node] = identity
+        self._last_answer_time = time.monotonic()
+        if identity.problem:
+            why = identity.problem.removeprefix(f"client {identity.partition}: ")
+            warn_left_out(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}", identity)
+
+    def _drop_replaced_nodes(self, grid: Grid) -> None:
+        """Forget nodes that have left and whose partition has a newer node."""
+        newest_nodes = {identity.partition: node for node, identity in self._answers.items()}
+        if len(newest_nodes) == len(self._answers):
+            return
+        listed = set(grid.get_node_ids())
+        for node, identity in list(self._answers.items()):
+            if node not in listed and newest_nodes[identity.partition] != node:
+                del self._answers[node]
+
+    def _is_complete(self, grid: Grid) -> bool:
+        """Whether the start need not wait any longer: `min-clients` clients fit; or every partition has an answer; or,
+        in a simulation, whose nodes are all present from the start, every node has answered."""
+        expected = self._count_expected()
+        if is_simulated(grid):
+            answered = self._answers.keys() | self.queries.unreadable_nodes
+            return len(answered) >= max(1, expected) and {*grid.get_node_ids()} <= answered
+        if self.settings.min_clients:
+            return self._count_fitting() >= self._count_needed()
+        partitions = {identity.partition for identity in self._answers.values()}
+        has_all = 0 < expected <= len(partitions) and all(partition in partitions for partition in range(expected))
+        # otherwise a client that claims to be the only one could take over the run by answering first
+        if expected == 1 and not self.settings.clients:
+            return has_all and time.monotonic() - self._last_answer_time >= QUERY_TIMEOUT
+        return has_all
+
+    def _count_expected(self) -> int:
+        """The number of clients in the run, if it is known: 0 while no client has told it, or if two claims have
+        equally many supporters."""
+        if self.settings.clients:
+            return self.settings.clients
+        # a client that cannot take part does not know the number of clients
+        votes = Counter(identity.partitions for identity in self._answers.values() if not identity.problem)
+        first, second = (*votes.most_common(2), (0, 0), (0, 0))[:2]
+        return first[0] if first[1] > second[1] else 0
+
+    def _count_needed(self) -> int:
+        """How many clients must be present for a start with `min-clients`; 0 without it."""
+        needed = self.settings.min_clients
+        return needed if self._earlier is None else min(needed, len(self._earlier))
+
+    def _count_fitting(self) -> int:
+        """How many of the clients that count towards a start fit together; 0 while two groups are equally large."""
+        try:
+            fitting = agree(self._answers.items(), self.settings, self.terms).identities.keys()
+        except RosterError:
+            return 0
+        return len(fitting if self._earlier is None else fitting & self._earlier)
+
+    def _refuse_missing(self) -> None:
+        """At the deadline, fewer nodes have answered than the run has clients."""
+        expected = self._count_needed() or self._count_expected()
+        due = range(expected) if self._earlier is None else self._earlier
+        present = {identity.partition for identity in self._answers.values()}
+        answered = len(self._answers.keys() | self.queries.unreadable_nodes)
+        if self._earlier is not None:
+            # any number of other clients may answer
+            answered = len(present & self._earlier)
+        # if the claimed numbers differ, that is the problem
+        if answered >= expected > 0 or (self._answers and not expected):
+            return
+        # a client may claim two thousand million clients
+        missing = list(islice((partition for partition in due if partition not in present), MOST_NAMED))
+        number = sum(partition in due for partition in present)
+        names = f" (missing partitions: {', '.join(map(str, missing))})" if missing else ""
+        raise RosterError(
+            f"{number} of {expected or 'an unknown number of'} clients answered within `start-timeout` "
+            f"{self.settings.start_timeout:g} s{names}; start or restart the missing SuperNodes or raise the timeout."
+            + "".join(_quote_problems(self._answers)[:MOST_NAMED])
+        )
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Continue without some clients, for reasons that were not known when they were gathered.
@@ -296,45 +518,17 @@ class Roster:
         use_client_names(client_names(map(vars, self.identities.values())))
 
 
-def as_entry(identity: Identity) -> dict[str, Any]:
-    """A client as roster.json describes it."""
-    entry = asdict(identity)
-    # machines and versions may change between two runs of the same clients
-    del entry["flower"]
-    # layouts have thousands of lines, so only their digest is stored
-    lines = "\n".join(entry["layouts"]).encode()
-    return entry | {"layouts": hashlib.blake2b(lines, digest_size=8).hexdigest() if lines else ""}
+def _quote_problems(identities: Mapping[int, Identity]) -> Sequence[str]:
+    """The problems of clients that cannot take part, by node."""
+    sentences = []
+    for node, identity in identities.items():
+        if identity.problem:
+            problem = quoted(identity.problem, LONGEST_PROBLEM)
+            sentences.append(f" Client {identity.partition} (node {node}) says: {problem}")
+    return sentences
 
 
-def refuse_changes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], left_out: str = "") -> None:
-    """Stop a resumed run whose clients differ from those it was started with, as `Roster.as_json` describes them.
-
-    Args:
-        left_out: one sentence per client that does not fit in.
-
-    Raises:
-        RosterError: names the first client that differs, the difference and the remedy.
-    """
-    if len(old) != len(new):
-        raise RosterError(
-            f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
-        )
-    for old_client, new_client in zip(old, new, strict=True):
-        if reason := describe_change(old_client, new_client):
-            raise RosterError(f"{client_word(new_client['partition'])}: {reason}")
-
-
-def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """How a client's roster entry differs from the earlier one, with the remedy; "" if it does not."""
-    # as the file would have them
-    old, new = json.loads(json.dumps([old, new]))
-    for name, value in new.items():
-        # fields that an earlier version did not have are empty
-        earlier = old.get(name, type(value)())
-        if name not in CHANGEABLE and earlier != value:
-            before, now = (one_line(shown(content), LONGEST_PROBLEM) for content in (earlier, value))
-            return (
-                f"it is not the one that the run was started with: its {name} was {before} and is now {now}; give it "
-                "back its data, its model and its version of Protosphere, or start a new run."
-            )
-    return ""
+def warn_left_out(partition: int, node: int, why: str, identity: Identity) -> None:
+    """Warn that a client is left out."""
+    name = client_names([vars(identity)]).get(partition)
+    log.warning("warning: client %d (%snode %d) is left out: %s", partition, f"{name}, " if name else "", node, why)
