@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import Context
+from flwr.app import Array, Context
 
 from protosphere.client_app.encoder import Encoded, SpaceScores, encoded_of
-from protosphere.client_app.ensemble import ensemble_answer
-from protosphere.client_app.evaluate import DivergenceError, Measures, evaluate, measure
+from protosphere.client_app.evaluate import DivergenceError, Measures, ensemble_probabilities, evaluate, measure
 from protosphere.client_app.public_errors import public_words
 from protosphere.client_app.site import (
     device_for,
@@ -323,8 +322,9 @@ class Client:
             if self._ensemble_rows is None:
                 shared = shared_test_set(self.settings, self.partitions)
                 self._ensemble_rows = rows_of(*shared, self.device, self.tokens)
-            answer = ensemble_answer(objective, judged, self._ensemble_rows, self.data.transform)
-            report = replace(report, ensemble=answer)
+            probabilities = ensemble_probabilities(objective, judged, self._ensemble_rows, self.data.transform)
+            if probabilities is not None:
+                report = replace(report, ensemble=Array(probabilities.cpu().to(torch.float16).numpy()))
         self._keep_state(instruction.run, made_in, state)
         return report
 
