@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import Context
+from flwr.app import Array, Context
 
 from protosphere.client_app.encoder import Encoded, SpaceScores, encoded_of
-from protosphere.client_app.ensemble import ensemble_answer, ensemble_rows
-from protosphere.client_app.evaluate import DivergenceError, Measures, evaluate, measure
+from protosphere.client_app.evaluate import DivergenceError, Measures, ensemble_probabilities, evaluate, measure
 from protosphere.client_app.public_errors import public_words
 from protosphere.client_app.site import (
     device_for,
@@ -37,7 +36,8 @@ from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
 from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
-from protosphere.data.client_data import Rows, client_data
+from protosphere.data.client_data import Rows, client_data, rows_of
+from protosphere.data.partition.assignment import shared_test_set
 from protosphere.data.spec import DataSpec
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
@@ -244,13 +244,13 @@ class Client:
         state, _ = self._load_state(instruction, before_round=round_number, goes_back=True)
         download = self._read_download(instruction)
         state.constants = dict(instruction.constants)
-        self._lay_out(state, download)
+        lay_out(self.objective, state, download, self.device)
         stream = (self.settings.seed, "client", self.partition, "round", round_number)
         seed_process(*stream, "process")
         try:
             self.objective.receive(state, self._initial_where_nothing_came(download, round_number), round_number)
             # the download may contain new targets
-            self._lay_out(state, download)
+            lay_out(self.objective, state, download, self.device)
             measures = self.run.method.reads_prototypes or evaluation_follows(self.settings, round_number)
             figures = train(self.objective, state, self.data, stream, round_number, measures)
         except DivergenceError as error:
@@ -302,7 +302,7 @@ class Client:
         download = self._read_download(instruction)
         state.constants = dict(instruction.constants)
         self._measure_late(state)
-        self._lay_out(state, download)
+        lay_out(objective, state, download, self.device)
         received = objective.evaluation_state(state, download) if RECEIVED in self.run.method.rules else None
         judged = received if received is not None and self.run.inference == RECEIVED else state
 
@@ -320,9 +320,11 @@ class Client:
         report = Report(self.partition, round_number, evaluation=evaluation)
         if self.settings.measures_ensemble(round_number, instruction.last):
             if self._ensemble_rows is None:
-                self._ensemble_rows = ensemble_rows(self.settings, self.partitions, self.device, self.tokens)
-            answer = ensemble_answer(objective, judged, self._ensemble_rows, self.data.transform)
-            report = replace(report, ensemble=answer)
+                shared = shared_test_set(self.settings, self.partitions)
+                self._ensemble_rows = rows_of(*shared, self.device, self.tokens)
+            probabilities = ensemble_probabilities(objective, judged, self._ensemble_rows, self.data.transform)
+            if probabilities is not None:
+                report = replace(report, ensemble=Array(probabilities.cpu().to(torch.float16).numpy()))
         self._keep_state(instruction.run, made_in, state)
         return report
 
@@ -378,9 +380,6 @@ class Client:
         if instruction.payload is not None or not instruction.made:
             return instruction.payload
         return self.store(instruction.run).load_held(instruction.made)
-
-    def _lay_out(self, state: ClientState, download: Payload | None) -> None:
-        lay_out(self.objective, state, download, self.device)
 
     def _new_state(self) -> ClientState:
         """The seeded initial model; with `shared-init` it is the same for all clients of one architecture."""

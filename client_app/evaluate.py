@@ -1,24 +1,25 @@
 """Evaluates all inference rules in one forward pass, and measures the statistics of training features for two of
 them."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protosphere.client_app.measures import count_confusion, macro_auc
 from protosphere.core.devices import exact_on
 from protosphere.core.errors import UserError
 from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
 from protosphere.prototypes.prediction import discriminant_scores, nearest_scores, pooled_covariance
 from protosphere.prototypes.prototype_set import class_means
+from protosphere.record.confusion import width
 from protosphere.record.metrics_lines import MAJORITY
+from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.payloads import Evaluation
 
@@ -140,22 +141,15 @@ def evaluate(
     counts_by_split = correct_counts.tolist()
     validation_counts, test_counts = counts_by_split
     correct = {rule: (test_counts[index], validation_counts[index]) for index, rule in enumerate(rules)}
-    auc, confusion = _measure_test(objective, data.test, answers_by_split[1], measures)
+    test_answers = answers_by_split[1]
+    auc = None
+    if test_answers.scores is not None:
+        auc = macro_auc(data.test.labels.cpu(), test_answers.scores.double().softmax(dim=1).cpu())
+    confusion: tuple[int, ...] = ()
+    if measures.confusion and measures.rule in test_answers.labels:
+        confusion = count_confusion(data.test.labels, test_answers.labels[measures.rule], objective.num_classes)
     samples = len(data.test), len(data.validation)
     return Evaluation(samples, correct, time.perf_counter() - began, auc, confusion)
-
-
-def _measure_test(
-    objective: Objective, test: Rows, answers: Answers, measures: Measures
-) -> tuple[float | None, tuple[int, ...]]:
-    """Area under the ROC curve, and confusion; None and () if they are not requested or not available."""
-    auc = None
-    if answers.scores is not None:
-        auc = macro_auc(test.labels.cpu(), answers.scores.double().softmax(dim=1).cpu())
-    confusion: tuple[int, ...] = ()
-    if measures.confusion and measures.rule in answers.labels:
-        confusion = count_confusion(test.labels, answers.labels[measures.rule], objective.num_classes)
-    return auc, confusion
 
 
 def _is_row_by_row(module: nn.Module) -> bool:
@@ -181,7 +175,7 @@ def _count_rows_at_once(rows: Rows, transform: Transform) -> int:
         return ROWS_AT_ONCE_ON_GPU
     if len(transform.shape) == 1:
         return ROWS_AT_ONCE
-    return min(max(IMAGES_AT_ONCE, PIXELS_AT_ONCE // prod(transform.shape[1:])), ROWS_AT_ONCE)
+    return min(max(IMAGES_AT_ONCE, PIXELS_AT_ONCE // math.prod(transform.shape[1:])), ROWS_AT_ONCE)
 
 
 def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:
@@ -270,3 +264,48 @@ def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str
         scores["global-prototypes"] = nearest_scores(points, vectors.to(device), present.to(device))
     scores |= objective.scores(state, z)
     return {rule: values.to(device) for rule, values in scores.items()}
+
+
+@torch.no_grad()
+def ensemble_probabilities(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor | None:
+    """A client's part of the ensemble in FedPAGR's tables: its class probabilities for all samples, (n, K); None if the
+    method cannot predict any class yet."""
+    z = features_of(objective, state, rows, transform)
+    if isinstance(objective, ConsensusObjective):
+        return objective.ensemble_probabilities(state, z)
+    return torch.softmax(method_scores(objective, state, z)["classifier"].float(), dim=1)
+
+
+# --- metrics besides accuracy, for a client's test samples and the run's own inference rule ---------------------------
+
+
+def macro_auc(labels: Tensor, probabilities: Tensor) -> float | None:
+    """The one-versus-rest area under the ROC curve, averaged over the classes of some but not all samples; None if
+    there is no such class or a probability is not finite.
+
+    Args:
+        labels: (n,). probabilities: (n, K). Both on the CPU.
+    """
+    # takes seconds to import, so only runs that need it import it
+    from sklearn.metrics import roc_auc_score
+
+    if not bool(probabilities.isfinite().all()):
+        return None
+    areas = []
+    for label in labels.unique().tolist():
+        is_of_class = labels == label
+        if not is_of_class.all():
+            areas.append(float(roc_auc_score(is_of_class.numpy(), probabilities[:, label].numpy())))
+    return math.fsum(areas) / len(areas) if areas else None
+
+
+def count_confusion(labels: Tensor, predictions: Tensor, num_classes: int) -> tuple[int, ...]:
+    """Counts of (true class, predicted class), row by row; with more than `MOST_CLASSES` classes, of (true class, right
+    or wrong).
+
+    Args:
+        labels, predictions: (n,).
+    """
+    true, predicted, columns = labels.cpu(), predictions.cpu(), width(num_classes)
+    column = predicted if columns == num_classes else (predicted != true).to(true.dtype)
+    return tuple(torch.bincount(true * columns + column, minlength=num_classes * columns).tolist())

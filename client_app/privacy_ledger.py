@@ -119,7 +119,16 @@ class Ledger:
             self._refuse(request)
             exact = sums()
             self._append(
-                {**self._make_line(request), "variance": request.variance, "rho": request.rho, "delta": request.delta}
+                {
+                    "time": _now(),
+                    "run": request.run,
+                    "unit": request.unit,
+                    "encoder": request.encoder,
+                    "key": request.key,
+                    "variance": request.variance,
+                    "rho": request.rho,
+                    "delta": request.delta,
+                }
             )
             self._write(request, noisy(exact, request.variance, draw))
             release = self._load_release(request)
@@ -228,13 +237,11 @@ class Ledger:
             lock.release()
 
     def _load_release(self, request: Asked) -> Tensor | None:
-        paid_entries = [entry for entry in self.entries() if entry.get("key") == request.key]
-        if wrong_entries := [
-            entry for entry in paid_entries if not math.isclose(entry["rho"], request.rho, rel_tol=1e-9)
-        ]:
-            raise self._make_unreadable_error(
-                f"its rho {wrong_entries[0]['rho']:.6g} of {wrong_entries[0]['time']} is not {request.rho:.6g}"
-            )
+        for entry in self.entries():
+            if entry.get("key") == request.key and not math.isclose(entry["rho"], request.rho, rel_tol=1e-9):
+                raise self._make_unreadable_error(
+                    f"its rho {entry['rho']:.6g} of {entry['time']} is not {request.rho:.6g}"
+                )
         path = self._path(request)
         if not path.exists():
             return None
@@ -262,15 +269,6 @@ class Ledger:
                 f"it has spent ε = {so_far:.3g} of the {most_epsilon:g} (δ = {delta:g}) that this site "
                 f"allows; this run asks for {asked_for:.3g} more: {together:.3g} in all."
             )
-
-    def _make_line(self, request: Asked) -> dict[str, Any]:
-        return {
-            "time": _now(),
-            "run": request.run,
-            "unit": request.unit,
-            "encoder": request.encoder,
-            "key": request.key,
-        }
 
     def _append(self, line: Mapping[str, Any]) -> None:
         """Append a line, which is on disk when this returns; or nothing at all."""

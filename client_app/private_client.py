@@ -19,7 +19,6 @@ from protosphere.client_app.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.site import NodeConfig, simulated
 from protosphere.core.errors import PrivacyError
 from protosphere.core.home import OtherHomeError, home
-from protosphere.core.settings import Settings
 from protosphere.data.spec import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -41,35 +40,6 @@ def site_ledger() -> Ledger:
     return Ledger(home() / "privacy")
 
 
-def private_spec(settings: Settings, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
-    """The source of a client's samples under `privacy`. A site's samples are split by the site's secret, and its
-    classes must be listed, so that no sample creates a class.
-
-    Raises:
-        PrivacyError: with this setting, one sample would affect others or what is sent.
-        LedgerError: the secret cannot be read or written.
-    """
-    if settings.privacy_measure and (has_own_data or not simulated):
-        raise PrivacyError("setting `privacy-measure` is true on a client with its own data; it is for simulation.")
-    if settings.privacy_unit == "group" and not spec.columns.group:
-        raise PrivacyError('`group-column` is empty, which `privacy-unit = "group"` needs.')
-    if not has_own_data:
-        return spec
-    if settings.privacy_unit == "row" and spec.columns.group:
-        raise PrivacyError(
-            'its samples come in groups, which stay together in splits; set `privacy-unit` to "group", or remove '
-            "`group-column`."
-        )
-    if spec.code is not None:
-        raise PrivacyError("its samples come from its own code; under `privacy` give --data a folder or a file.")
-    if settings.max_samples:
-        raise PrivacyError(
-            f"setting `max-samples` is {settings.max_samples}, so that adding one sample could exclude another; under "
-            "`privacy`, a site's own data need 0."
-        )
-    return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
-
-
 class PrivateClient(Client):
     """A client that shares its private samples only through a release.
 
@@ -85,7 +55,33 @@ class PrivateClient(Client):
             raise PrivacyError(NO_LIMIT)
 
     def _data_spec(self, spec: DataSpec) -> DataSpec:
-        return private_spec(self.settings, spec, bool(self.own_data), simulated())
+        """A site's samples are split by the site's secret, and its classes must be listed, so that no sample creates a
+        class.
+
+        Raises:
+            PrivacyError: with this setting, one sample would affect others or what is sent.
+            LedgerError: the secret cannot be read or written.
+        """
+        settings = self.settings
+        if settings.privacy_measure and self._is_site:
+            raise PrivacyError("setting `privacy-measure` is true on a client with its own data; it is for simulation.")
+        if settings.privacy_unit == "group" and not spec.columns.group:
+            raise PrivacyError('`group-column` is empty, which `privacy-unit = "group"` needs.')
+        if not self.own_data:
+            return spec
+        if settings.privacy_unit == "row" and spec.columns.group:
+            raise PrivacyError(
+                'its samples come in groups, which stay together in splits; set `privacy-unit` to "group", or remove '
+                "`group-column`."
+            )
+        if spec.code is not None:
+            raise PrivacyError("its samples come from its own code; under `privacy` give --data a folder or a file.")
+        if settings.max_samples:
+            raise PrivacyError(
+                f"setting `max-samples` is {settings.max_samples}, so that adding one sample could exclude another; "
+                "under `privacy`, a site's own data need 0."
+            )
+        return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
 
     @property
     def _is_site(self) -> bool:

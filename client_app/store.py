@@ -91,7 +91,7 @@ WEIGHT, MADE, CONSTANT = "weight", "made", "constant/"
 NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 FROM_A_COPY = "restore it from a copy."
 AGAIN = "The next round brings it again."
-GENERATION = re.compile(r"round-\d{6,}\.safetensors")
+GENERATION = re.compile(r"round-(\d{6,})\.safetensors")
 
 
 class StoreError(UserError):
@@ -141,8 +141,8 @@ class Store:
     def begin_anew(self, round_number: int) -> None:
         """Remove all files if a power cut has damaged one and no training of the client counts yet: they had not
         reached the disk and are made again as they were."""
-        paths = self._paths()
-        if not paths or any(0 < _read_round(path) < round_number for path in paths):
+        rounds = self.generations()
+        if not rounds or any(0 < number < round_number for number in rounds):
             return
         try:
             self.description()
@@ -163,17 +163,17 @@ class Store:
             StoreError: the server went back further than the generations (which are left unchanged), or a state that
                 the server knows is lost.
         """
-        paths = self._paths()
-        later_paths = [path for path in paths if _read_round(path) >= round_number]
-        if later_paths and len(later_paths) == len(paths):
+        rounds = self.generations()
+        later_rounds = [number for number in rounds if number >= round_number]
+        if later_rounds and len(later_rounds) == len(rounds):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
-                f"of {', '.join(str(_read_round(path)) for path in sorted(later_paths))}; resume from the run's newest "
-                "checkpoint with as many `rounds` or more, or start a new run.",
+                f"of {', '.join(map(str, reversed(later_rounds)))}; resume from the run's newest checkpoint with as "
+                "many `rounds` or more, or start a new run.",
             )
-        for path in later_paths if going_back else ():
-            path.unlink(missing_ok=True)
-        newest = max((_read_round(path) for path in paths if path not in later_paths), default=None)
+        for number in later_rounds if going_back else ():
+            self._path(number).unlink(missing_ok=True)
+        newest = max((number for number in rounds if number < round_number), default=None)
         if trained and (newest is None or newest < trained):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
@@ -183,8 +183,9 @@ class Store:
         return newest
 
     def generations(self) -> list[int]:
-        """The rounds of all generations, newest first."""
-        return sorted(map(_read_round, self._paths()), reverse=True)
+        """The rounds of all generations, newest first; copies of the files that a user made do not count."""
+        matches = map(GENERATION.fullmatch, self._names())
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def save(self, round_number: int, state: ClientState) -> None:
         """Write the generation of `round_number`; remove all but the two newest, and temporary files of killed
@@ -193,8 +194,8 @@ class Store:
             if name.endswith(".tmp"):
                 (self.folder / name).unlink(missing_ok=True)
         self._write(self._path(round_number), _flatten(state))
-        for old_path in sorted(self._paths(), key=_read_round)[:-KEPT_GENERATIONS]:
-            old_path.unlink(missing_ok=True)
+        for old_round in self.generations()[KEPT_GENERATIONS:]:
+            self._path(old_round).unlink(missing_ok=True)
 
     def load_into(self, state: ClientState, round_number: int, device: torch.device) -> None:
         """Fill a freshly built state from the generation of `round_number`.
@@ -326,10 +327,6 @@ class Store:
             raise StoreError(f"{path} does not describe a client; restore it from a copy.")
         return description
 
-    def _paths(self) -> list[Path]:
-        """The files of the generations; copies that a user made do not count."""
-        return [self.folder / name for name in self._names() if GENERATION.fullmatch(name)]
-
     def _names(self) -> list[str]:
         """The names of all files in the folder.
 
@@ -380,10 +377,6 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
         raise StoreError(
             f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}",
         ) from None
-
-
-def _read_round(path: Path) -> int:
-    return int(path.stem.removeprefix("round-"))
 
 
 def _flatten(state: ClientState) -> dict[str, torch.Tensor]:

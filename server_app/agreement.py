@@ -1,17 +1,23 @@
 """Decides which clients take part in a run: those that fit the server's settings and agree with most of the others."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from protosphere.core.settings import Settings
+from protosphere.core.client_names import client_word
+from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line, quoted
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.parts import Exchange
 from protosphere.wire.payloads import Identity
 
 MOST_NAMED = 20  # partitions or clients named in one sentence
+ROUNDS = ("joined", "left")  # keys of an entry of roster.json
+# disclosures follow from the settings, and their wording changes between versions; a new name is no new client
+CHANGEABLE = ("discloses", "name", *ROUNDS)
 LONGEST_PROBLEM = 600  # characters of the reason why a client is excluded, with paths and the remedy
 
 
@@ -67,7 +73,7 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
     left_out: dict[int, tuple[int, str]] = {}
     candidates: list[tuple[int, Identity]] = []
     for node, identity in answers:
-        if reason := _describe_misfit(identity, settings, terms):
+        if reason := describe_misfit(identity, settings, terms):
             left_out[node] = identity.partition, reason
         else:
             candidates.append((node, identity))
@@ -77,7 +83,7 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
     nodes: dict[int, int] = {}
     for node, identity in candidates:
         partition = identity.partition
-        reason = _describe_difference(identity, usual, terms)
+        reason = describe_difference(identity, usual, terms)
         if not reason and partition in nodes:
             reason = (
                 f"nodes {nodes[partition]} and {node} both answer for partition {partition}, and the first to answer "
@@ -89,18 +95,6 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
             identities[partition], nodes[partition] = identity, node
 
     return Agreement(usual.partitions, identities, nodes, left_out)
-
-
-def misfit(newcomer: Identity, member: Identity | None, settings: Settings, terms: Terms) -> str:
-    """Why a client that arrives later does not fit in; "" if it does.
-
-    Args:
-        member: any current member, since all members agree; None if there is none.
-    """
-    reason = _describe_misfit(newcomer, settings, terms)
-    if reason or member is None:
-        return reason
-    return _describe_difference(newcomer, member, terms)
 
 
 def refuse_too_few(agreement: Agreement, settings: Settings, min_clients: int | None = None) -> None:
@@ -174,14 +168,14 @@ def _find_usual(
     # several nodes may answer for one partition, so that both sides may have it
     side, other_side = sorted((first, other_groups[0]), key=sorted)
     one, other = side[min(side)], other_side[min(other_side)]
-    difference = _describe_difference(other, one, terms, f"client {one.partition}")
+    difference = describe_difference(other, one, terms, f"client {one.partition}")
     raise RosterError(
         f"{_list_clients(side)} and {_list_clients(other_side)} do not agree, and neither side is larger. "
         f"Client {other.partition}: {difference} {all_left_out(left_out)}".rstrip()
     )
 
 
-def _describe_difference(identity: Identity, usual: Identity, terms: Terms, others: str = "most clients") -> str:
+def describe_difference(identity: Identity, usual: Identity, terms: Terms, others: str = "most clients") -> str:
     """A sentence on the first fact in which a client differs; "" if there is none."""
     if identity.partitions != usual.partitions:
         return (
@@ -214,7 +208,7 @@ def _list_clients(partitions: Collection[int]) -> str:
 # --- what the server's own settings decide ----------------------------------------------------------------------
 
 
-def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str:
+def describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> str:
     """Why a client does not fit the server's settings; "" if it does."""
     if identity.problem:
         problem = identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
@@ -259,4 +253,51 @@ def _describe_misfit(identity: Identity, settings: Settings, terms: Terms) -> st
             f"it would share weights of {names or 'no part'}, but `{settings.strategy}` exchanges those of "
             f"{', '.join(sorted(parts)) or 'no part'}; give it a model that has them, and the same version."
         )
+    return ""
+
+
+# --- whether a client is the earlier one ------------------------------------------------------------------------
+
+
+def as_entry(identity: Identity) -> dict[str, Any]:
+    """A client as roster.json describes it."""
+    entry = asdict(identity)
+    # machines and versions may change between two runs of the same clients
+    del entry["flower"]
+    # layouts have thousands of lines, so only their digest is stored
+    lines = "\n".join(entry["layouts"]).encode()
+    return entry | {"layouts": hashlib.blake2b(lines, digest_size=8).hexdigest() if lines else ""}
+
+
+def refuse_changes(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], left_out: str = "") -> None:
+    """Stop a resumed run whose clients differ from those it was started with, as `Roster.as_json` describes them.
+
+    Args:
+        left_out: one sentence per client that does not fit in.
+
+    Raises:
+        RosterError: names the first client that differs, the difference and the remedy.
+    """
+    if len(old) != len(new):
+        raise RosterError(
+            f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
+        )
+    for old_client, new_client in zip(old, new, strict=True):
+        if reason := describe_change(old_client, new_client):
+            raise RosterError(f"{client_word(new_client['partition'])}: {reason}")
+
+
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """How a client's roster entry differs from the earlier one, with the remedy; "" if it does not."""
+    # as the file would have them
+    old, new = json.loads(json.dumps([old, new]))
+    for name, value in new.items():
+        # fields that an earlier version did not have are empty
+        earlier = old.get(name, type(value)())
+        if name not in CHANGEABLE and earlier != value:
+            before, now = (one_line(shown(content), LONGEST_PROBLEM) for content in (earlier, value))
+            return (
+                f"it is not the one that the run was started with: its {name} was {before} and is now {now}; give it "
+                "back its data, its model and its version of Protosphere, or start a new run."
+            )
     return ""

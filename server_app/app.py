@@ -53,21 +53,15 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
     if outer and show is None:
         yield
         return
-    console = Console(show)
-    before = log.level, log.propagate
-    for handler in outer:
-        log.removeHandler(handler)
-    log.addHandler(console)
+    before = log.handlers, log.level, log.propagate
+    log.handlers = [*(handler for handler in log.handlers if handler not in outer), Console(show)]
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
         yield
     finally:
-        log.removeHandler(console)
-        for handler in outer:
-            log.addHandler(handler)
-        log.setLevel(before[0])
-        log.propagate = before[1]
+        log.handlers, level, log.propagate = before
+        log.setLevel(level)
 
 
 @app.main()
@@ -98,20 +92,16 @@ def run(
     """
     with said():
         try:
-            return _run(grid, context, opened, on_round)
+            refuse_foreign(context.run_config)
+            run = read_settings(context.run_config)
+            refuse_relative_paths(run.settings)
+            folder = open_folder(run, context.run_config)
+            with folder.lock():
+                log.info("results: %s", folder.path)
+                opened(folder.path)
+                with record_run(run, folder, context.run_id, grid):
+                    PrototypeStrategy(run, folder, on_round).start(grid)
+            return folder.path
         except USER_ERRORS as error:
             log.error("%s", error)
             raise
-
-
-def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round: OnRound | None) -> Path:
-    refuse_foreign(context.run_config)
-    run = read_settings(context.run_config)
-    refuse_relative_paths(run.settings)
-    folder = open_folder(run, context.run_config)
-    with folder.lock():
-        log.info("results: %s", folder.path)
-        opened(folder.path)
-        with record_run(run, folder, context.run_id, grid):
-            PrototypeStrategy(run, folder, on_round).start(grid)
-    return folder.path

@@ -6,31 +6,17 @@ interrupted.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
-from protosphere.record.folder import RunFolder
-from protosphere.wire.payloads import Identity
+
+if TYPE_CHECKING:
+    from protosphere.server_app.strategy import PrototypeStrategy
 
 log = logging.getLogger("protosphere")
 OnRound = Callable[[Mapping[str, Any]], object]  # takes a line of metrics.jsonl; returning False ends the run
 PATIENCE = "stop-patience"
-
-
-@dataclass(frozen=True)
-class RunView:
-    """What a callback may know about a run.
-
-    Attributes:
-        rule: the run's own inference rule. identities: partition -> the client's identity.
-    """
-
-    settings: Settings
-    rule: str
-    folder: RunFolder
-    identities: Mapping[int, Identity]
 
 
 class Callback:
@@ -42,7 +28,7 @@ class Callback:
 
     name = ""
 
-    def on_start(self, run: RunView) -> bool:
+    def on_start(self, run: "PrototypeStrategy") -> bool:
         """The clients are known, but no message of a round has been sent. The lines of a resumed run are in its folder.
         Returning False ends the run before the next round.
 
@@ -64,11 +50,11 @@ class EarlyStopping(Callback):
 
     name = PATIENCE
 
-    def on_start(self, run: RunView) -> bool:
-        self._patience, self._rule = run.settings.stop_patience, run.rule
+    def on_start(self, run: "PrototypeStrategy") -> bool:
+        self._patience, self._rule = run.settings.stop_patience, run.run.inference
         self._best: float | None = None
         self._rounds_without_rise = 0
-        with_validation = any(sum(identity.rows[1:2]) for identity in run.identities.values())
+        with_validation = any(sum(identity.rows[1:2]) for identity in run.roster.identities.values())
         if not with_validation:
             raise SettingError(
                 f"setting `{PATIENCE}` is {self._patience}, but no client has a validation sample to decide by; raise "

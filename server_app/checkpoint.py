@@ -1,13 +1,44 @@
 """The state after a round, from which an interrupted run resumes exactly, and its form in a file."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.record.replies import Reply
 from protosphere.strategies.contract import State
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
+
+
+@dataclass
+class HeldDownloads:
+    """Which download each client holds: a method that sends `once` sends again only after a change or a loss.
+
+    Attributes:
+        made: the round whose uploads made the newest downloads; 0 before the first.
+        held: partition -> the round that made the client's download.
+    """
+
+    made: int = 0
+    held: dict[int, int] = field(default_factory=dict)
+
+    def has_newest(self, partition: int) -> bool:
+        """Whether a client holds the newest download, which then need not be sent."""
+        return 0 < self.made == self.held.get(partition)
+
+    def note_replies(self, replies: Iterable[Reply], offered: Collection[int]) -> None:
+        """A client with a valid reply holds what was offered; any other may have lost it, and gets it again.
+
+        Args:
+            offered: the partitions whose message contained or named the newest download.
+        """
+        for reply in replies:
+            if not reply.valid:
+                self.held.pop(reply.partition, None)
+            elif reply.partition in offered and self.made:
+                self.held[reply.partition] = self.made
 
 
 @dataclass
@@ -22,8 +53,9 @@ class RoundState:
             their own.
         trained: partition -> the last round in which the server accepted this client's training.
         membership: how long clients have been absent, if clients may come and go (`Membership.as_json`).
-        held: which download each client holds, for methods that send it once (`HeldDownloads.as_json`).
-        releases: the means of private releases (`Releases.tensors`).
+        held: which download each client holds, for methods that send it once.
+        means: under `privacy`, the mean of each class over the releases so far, which goes with each download for the
+            rule `encoder`; None before the first.
     """
 
     last_round: int = 0
@@ -33,29 +65,31 @@ class RoundState:
     downloads: Mapping[int, Payload] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
     membership: Mapping[str, Any] = field(default_factory=dict)
-    held: Mapping[str, Any] = field(default_factory=dict)
-    releases: Mapping[str, Tensor] = field(default_factory=dict)
+    held: HeldDownloads | None = None
+    means: PrototypeSet | None = None
 
 
 def pack(state: RoundState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Make named tensors and JSON metadata for the checkpoint."""
     tensors = {f"state/{name}": tensor for name, tensor in state.method.items()}
-    tensors |= {f"release/{name}": tensor for name, tensor in state.releases.items()}
+    if state.means is not None:
+        tensors |= {f"release/{name}": tensor for name, tensor in state.means.fields().items()}
     for key, payload in state.downloads.items():
         tensors |= {f"download/{key}/{name}": tensor for name, tensor in to_tensors(payload).items()}
     stored: dict[str, Any] = {
         "round": state.last_round,
         "constants": dict(state.constants),
         "group_names": dict(state.group_names),
-        "trained": {str(partition): number for partition, number in sorted(state.trained.items())},
+        "trained": _as_json(state.trained),
         "membership": dict(state.membership),
-        "held": dict(state.held),
+        "held": {} if state.held is None else {"made": state.held.made, "held": _as_json(state.held.held)},
     }
     return tensors, stored
 
 
 def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any]) -> RoundState:
     """Inverse of `pack`."""
+    held = stored["held"]
     method: State = {}
     releases: dict[str, Tensor] = {}
     downloads: dict[int, dict[str, Tensor]] = {}
@@ -74,8 +108,17 @@ def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any]) -> RoundSta
         constants=stored["constants"],
         group_names=stored["group_names"],
         downloads={key: from_tensors(entries) for key, entries in downloads.items()},
-        trained={int(partition): number for partition, number in stored["trained"].items()},
+        trained=_from_json(stored["trained"]),
         membership=stored["membership"],
-        held=stored["held"],
-        releases=releases,
+        held=HeldDownloads(held["made"], _from_json(held["held"])) if held else None,
+        means=PrototypeSet(**releases) if releases else None,
     )
+
+
+def _as_json(rounds: Mapping[int, int]) -> dict[str, int]:
+    """Rounds by partition."""
+    return {str(partition): number for partition, number in sorted(rounds.items())}
+
+
+def _from_json(rounds: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): number for partition, number in rounds.items()}

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -16,7 +15,7 @@ from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.record.confusion import confusion_triples
+from protosphere.record.confusion import Triples, confusion_triples
 from protosphere.record.replies import Bytes, Reply
 from protosphere.server_app.ensemble import decode_answers
 from protosphere.strategies.user_method import FAILED
@@ -25,7 +24,7 @@ from protosphere.wire.checks import ARRAYS
 from protosphere.wire.layouts import read_layouts
 from protosphere.wire.messages import ENSEMBLE, MessageError, count_bytes, decode_report
 from protosphere.wire.parts import Part
-from protosphere.wire.payloads import Identity, Payload, Report, class_vectors
+from protosphere.wire.payloads import Evaluation, Identity, Payload, Report, class_vectors
 
 POLL = (0.02, 0.5)  # seconds between two pulls: they grow from the first to the second
 LATE = "no reply in time"
@@ -165,9 +164,6 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
         _refuse_worker_error(message, partition, context.round_number)
     try:
         reply = _decode_reply(message, partition, context)
-        for check in CHECKS:
-            if reply.report is not None:
-                reply = check(reply, reply.report, context)
         # these texts quote what a client sent
         problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
         return replace(reply, problem=problem, refused=refused)
@@ -199,7 +195,7 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
     if message.has_error():
         # Flower's own errors arrive in the same way and cannot be told from a client's invention
         problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
-        return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
+        return Reply(partition, trains, problem=problem)
     records = message.content
     size = size_of(records)
     try:
@@ -216,77 +212,92 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
     problem = f"it says: {_quote(partition, report.problem)}" if report.problem else ""
     reply = Reply(partition, trains, report, problem, size=size)
     try:
-        payload = _decode_upload(reply, upload, context)
+        report = replace(report, payload=_decode_upload(report, upload, context))
     except MessageError as error:
-        return reply.without_upload(f"upload dropped: {error}")
-    return replace(reply, report=replace(report, payload=payload))
+        reply = replace(reply, problem=f"upload dropped: {error}", dropped=True)
+    return _check_reply(reply, report, context)
 
 
-def _decode_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyContext) -> Payload | None:
-    parts = context.parts_of_newcomers.get(reply.partition, context.parts)
-    if not reply.trains or reply.problem or not parts:
+def _decode_upload(report: Report, upload: ArrayRecord | None, context: ReplyContext) -> Payload | None:
+    parts = context.parts_of_newcomers.get(report.partition, context.parts)
+    if not context.trains or report.problem or not parts:
         if upload is not None:
-            due = reply.trains and not reply.problem
+            due = context.trains and not report.problem
             raise MessageError("no upload was due in this round" if due else "nothing was to be uploaded here")
         return None
     if upload is None:
         raise MessageError("the upload is missing")
-    identity = context.identities.get(reply.partition)
+    identity = context.identities.get(report.partition)
     layouts = read_layouts(identity.layouts) if identity is not None else {}
-    limits = Limits(context.max_norm * context.summed_samples.get(reply.partition, 1.0), layouts)
+    limits = Limits(context.max_norm * context.summed_samples.get(report.partition, 1.0), layouts)
     return decode(upload, parts, context.num_classes, context.dim, limits)
 
 
 # --- what a reply may hold --------------------------------------------------------------------------------------
 
 
-def _drop(reply: Reply, report: Report, reason: str, **changes: Any) -> Reply:
-    """The reply, with `changes` made to its report."""
-    return replace(reply, report=replace(report, **changes)).refusing(reason)
-
-
-def _check_kind(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop metrics that the message did not ask for. Under `privacy`, clients keep all metrics to themselves, so any
-    metrics are dropped: they would become the run's metrics, and no sample counts exist to check them against."""
+def _check_reply(reply: Reply, report: Report, context: ReplyContext) -> Reply:
+    """Drop from a reply what the message did not ask for, and what cannot be true; the rest counts."""
+    reasons = []
     if context.withholds_figures:
-        if not (report.evaluation or report.training):
-            return reply
-        reason = "figures dropped: under `privacy` a client keeps them"
-        return _drop(reply, report, reason, evaluation=None, training=None)
-    if context.trains and report.evaluation:
-        return _drop(reply, report, "evaluation dropped: nobody asked", evaluation=None)
-    if not context.trains and report.training:
-        return _drop(reply, report, "training figures dropped: nobody asked", training=None)
-    return reply
+        # they would become the run's metrics, and no sample counts exist to check them against
+        if report.evaluation or report.training:
+            reasons.append("figures dropped: under `privacy` a client keeps them")
+        report = replace(report, evaluation=None, training=None)
+    elif context.trains and report.evaluation:
+        reasons.append("evaluation dropped: nobody asked")
+        report = replace(report, evaluation=None)
+    elif not context.trains and report.training:
+        reasons.append("training figures dropped: nobody asked")
+        report = replace(report, training=None)
 
-
-def _check_counts(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop a reply whose sample counts differ from those of the client's identity: a forged count would weigh in every
-    mean."""
-    identity = context.identities.get(reply.partition)
-    if identity is None or identity.withheld:
-        return reply
-    if claim := _find_false_claim(report, identity, context):
-        dropped = reply.dropped or report.payload is not None
-        report = replace(report, evaluation=None, training=None, payload=None)
-        return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
-    vectors = class_vectors(report.payload)
-    if vectors is None:
-        return reply
-    if not len(vectors) and not _leaves_classes_out(reply.partition, context):
-        return reply.without_upload(
-            f"upload dropped: it holds no class, though the client has {identity.rows[0]} training samples"
+    if claim := _find_false_claim(report, context):
+        # a forged count would weigh in every mean, so nothing of the reply counts
+        reply = replace(
+            reply, problem=f"reply dropped: it claims {claim}", dropped=reply.dropped or report.payload is not None
         )
-    if foreign_labels := set(vectors.labels.tolist()) - set(identity.classes):
-        class_name = class_word(min(foreign_labels), identity.class_names)
-        return reply.without_upload(
-            f"upload dropped: it holds {class_name}, of which the client has no training sample"
-        )
-    return reply
+        report = replace(report, evaluation=None, training=None, payload=None, ensemble=None)
+    elif reason := _find_wrong_upload(report, context):
+        reply = replace(reply, problem=f"upload dropped: {reason}", dropped=True)
+        report = replace(report, payload=None)
+
+    confusion: Triples = []
+    ensemble: Tensor | None = None
+    evaluation = report.evaluation
+    if evaluation is not None:
+        # an unknown rule would appear in every table
+        unknown_rules = sorted(set(evaluation.correct) - set(context.rules or evaluation.correct))
+        if unknown_rules:
+            rule = unknown_rules[0]
+            reasons.append(
+                f"evaluation dropped: it has the rule {rule!r}, which the method does not name in its `rules`"
+            )
+            evaluation = None
+    if evaluation is not None and evaluation.auc is not None and not context.measures_auc:
+        reasons.append("area under the ROC curve dropped: nobody asked for one")
+        evaluation = replace(evaluation, auc=None)
+    if evaluation is not None and evaluation.confusion:
+        try:
+            confusion = _decode_confusion(evaluation, context, context.identities.get(reply.partition))
+        except MessageError as error:
+            reasons.append(f"confusion dropped: {error}")
+        evaluation = replace(evaluation, confusion=())
+    if report.ensemble is not None:
+        try:
+            if context.shared_labels is None:
+                raise MessageError("nobody asked for one")
+            ensemble = decode_answers(report.ensemble, len(context.shared_labels), context.num_classes)
+        except MessageError as error:
+            reasons.append(f"ensemble answer dropped: {error}")
+    report = replace(report, evaluation=evaluation, ensemble=None)
+    return replace(reply, report=report, ensemble=ensemble, confusion=confusion, refused="; ".join(reasons))
 
 
-def _find_false_claim(report: Report, identity: Identity, context: ReplyContext) -> str:
+def _find_false_claim(report: Report, context: ReplyContext) -> str:
     """What a report claims about a client's samples that contradicts its identity; "" if nothing does."""
+    identity = context.identities.get(report.partition)
+    if identity is None or identity.withheld:
+        return ""
     train, validation, test = identity.rows
     evaluation, training = report.evaluation, report.training
     if evaluation is not None and evaluation.rows != (test, validation):
@@ -302,91 +313,34 @@ def _find_false_claim(report: Report, identity: Identity, context: ReplyContext)
     return ""
 
 
+def _find_wrong_upload(report: Report, context: ReplyContext) -> str:
+    """Why an upload contradicts the client's identity, or is impossible for the method; "" if it may be used."""
+    if report.payload is None:
+        return ""
+    identity, vectors = context.identities.get(report.partition), class_vectors(report.payload)
+    if identity is not None and not identity.withheld and vectors is not None:
+        if not len(vectors) and not _leaves_classes_out(report.partition, context):
+            return f"it holds no class, though the client has {identity.rows[0]} training samples"
+        if foreign_labels := set(vectors.labels.tolist()) - set(identity.classes):
+            class_name = class_word(min(foreign_labels), identity.class_names)
+            return f"it holds {class_name}, of which the client has no training sample"
+    return context.contradiction(report.partition, report.payload)
+
+
 def _leaves_classes_out(partition: int, context: ReplyContext) -> bool:
     """Whether classes with few samples are withheld."""
     return any(part.fewest > 1 for part in context.parts_of_newcomers.get(partition, context.parts))
 
 
-def _check_evaluation(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop an evaluation with an unknown rule, which would appear in every table, and an area under the ROC curve that
-    was not requested."""
-    evaluation = report.evaluation
-    if evaluation is None:
-        return reply
-    if context.rules is not None and (unknown_rules := sorted(set(evaluation.correct) - set(context.rules))):
-        reason = f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its "
-        return _drop(reply, report, f"{reason}`rules`", evaluation=None)
-    if evaluation.auc is not None and not context.measures_auc:
-        reason = "area under the ROC curve dropped: nobody asked for one"
-        return _drop(reply, report, reason, evaluation=replace(evaluation, auc=None))
-    return reply
-
-
-def _check_confusion(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Check the confusion matrix and store it as triples, which are smaller than the full counts."""
-    identity, evaluation = context.identities.get(reply.partition), report.evaluation
-    if evaluation is None or not evaluation.confusion:
-        return reply
+def _decode_confusion(evaluation: Evaluation, context: ReplyContext, identity: Identity | None) -> Triples:
+    """The confusion matrix as triples, which are smaller than the full counts."""
     rule = context.confusion_rule
-    reply = replace(reply, report=replace(report, evaluation=replace(evaluation, confusion=())))
-    try:
-        if not rule or identity is None:
-            raise MessageError("nobody asked for one")
-        if rule not in evaluation.correct:
-            raise MessageError(f"its evaluation has no rule {rule!r}")
-        right = evaluation.correct[rule][0]
-        triples = confusion_triples(evaluation.confusion, len(identity.class_names), evaluation.rows[0], right)
-    except MessageError as error:
-        return reply.refusing(f"confusion dropped: {error}")
-    return replace(reply, confusion=triples)
-
-
-def _check_ensemble(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Check and decode the class probabilities for the shared test set."""
-    if report.ensemble is None:
-        return reply
-    reply = replace(reply, report=replace(report, ensemble=None))
-    if reply.false:
-        return reply
-    try:
-        if context.shared_labels is None:
-            raise MessageError("nobody asked for one")
-        answers = decode_answers(report.ensemble, len(context.shared_labels), context.num_classes)
-        return replace(reply, ensemble=answers)
-    except MessageError as error:
-        return reply.refusing(f"ensemble answer dropped: {error}")
-
-
-def _check_contradiction(reply: Reply, report: Report, context: ReplyContext) -> Reply:
-    """Drop an upload that the method calls impossible."""
-    reason = "" if report.payload is None else context.contradiction(reply.partition, report.payload)
-    return reply.without_upload(f"upload dropped: {reason}") if reason else reply
-
-
-CHECKS: tuple[Callable[[Reply, Report, ReplyContext], Reply], ...] = (
-    _check_kind,
-    _check_counts,
-    _check_evaluation,
-    _check_confusion,
-    _check_ensemble,
-    _check_contradiction,
-)
-
-
-def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:
-    """End a run if a user's method fails at every site that was to train, since no further round would help. A failure
-    at one site of several does not end the run, even if only that site was to train.
-
-    Args:
-        clients: the number of clients in the run.
-
-    Raises:
-        RunError: quotes the first failure.
-    """
-    trained = [reply for reply in replies if reply.trains]
-    if len(trained) >= min(2, clients) and all(reply.blames for reply in trained):
-        first = trained[0]
-        raise RunError(f"round {round_number}: {client_word(first.partition)}: {first.problem.rstrip('.')}. {MEND}")
+    if not rule or identity is None:
+        raise MessageError("nobody asked for one")
+    if rule not in evaluation.correct:
+        raise MessageError(f"its evaluation has no rule {rule!r}")
+    right = evaluation.correct[rule][0]
+    return confusion_triples(evaluation.confusion, len(identity.class_names), evaluation.rows[0], right)
 
 
 def _find_error_line(reason: str) -> str:

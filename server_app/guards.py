@@ -1,17 +1,13 @@
-"""Checks that end a run, and warnings about clients that did not answer as asked."""
+"""Checks that end a run."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from protosphere.core.client_names import client_word
 from protosphere.core.errors import RunError, SettingError
 from protosphere.prototypes.prototype_set import ClassVectors
 from protosphere.record.folder import RunFolder
-from protosphere.record.replies import Reply
 from protosphere.strategies import Run
 from protosphere.wire.payloads import Payload
-
-log = logging.getLogger("protosphere")
 
 
 def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
@@ -35,13 +31,6 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
                 f"round {server_round}: the {what} is not finite; start a new run with a lower `learning-rate` or a "
                 "smaller scale of the method."
             )
-
-
-def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
-    """Warn which clients did not answer as asked, and why."""
-    for reply in replies:
-        if reply.problems:
-            log.warning("warning: round %d, %s: %s", server_round, client_word(reply.partition), reply.problems)
 
 
 def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) -> None:

@@ -6,11 +6,14 @@ import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
-from protosphere.server_app.callbacks import Callback, RunView
+from protosphere.server_app.callbacks import Callback
+
+if TYPE_CHECKING:
+    from protosphere.server_app.strategy import PrototypeStrategy
 
 # groups of a line; the others hold metrics of single clients
 GROUPS = ("training", "server", "bytes", "evaluation", "ensemble")
@@ -44,7 +47,7 @@ class Tracker(Callback):
 
     name = ""
 
-    def on_start(self, run: RunView) -> bool:
+    def on_start(self, run: "PrototypeStrategy") -> bool:
         self._run, self._is_open = run, True
         self._newest: Mapping[str, Any] = {}
         self._attempt(self.open, run)
@@ -75,7 +78,7 @@ class Tracker(Callback):
             with suppress(Exception):
                 self.close(False)
 
-    def open(self, run: RunView) -> None:
+    def open(self, run: "PrototypeStrategy") -> None:
         """Start tracking, with the run's settings."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
@@ -90,7 +93,7 @@ class TensorBoard(Tracker):
 
     name = "TensorBoard"
 
-    def open(self, run: RunView) -> None:
+    def open(self, run: "PrototypeStrategy") -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # TensorBoard drops the rounds that a resumed run repeats
@@ -112,7 +115,7 @@ class WeightsAndBiases(Tracker):
 
     name = "Weights & Biases"
 
-    def open(self, run: RunView) -> None:
+    def open(self, run: "PrototypeStrategy") -> None:
         import wandb
 
         # it would ask for a key on the terminal and wait
@@ -141,7 +144,7 @@ class MLflow(Tracker):
 
     name = "MLflow"
 
-    def open(self, run: RunView) -> None:
+    def open(self, run: "PrototypeStrategy") -> None:
         import mlflow
 
         self._mlflow: Any = mlflow

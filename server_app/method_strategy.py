@@ -1,9 +1,7 @@
 """A method as a Flower strategy, for a user's own ServerApp."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, refuse_relative_paths
@@ -36,8 +34,7 @@ class MethodStrategy(PrototypeStrategy):
         refuse_relative_paths(run.settings)
         super().__init__(run, None, on_round, self._run_config)
 
-    @contextmanager
-    def _open_run(self, grid: Grid) -> Iterator[None]:
+    def _run_rounds(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> Result:
         self.folder = open_folder(self.run, self._run_config)
         with self.folder.lock(), record_run(self.run, self.folder, 0, grid):
-            yield
+            return super()._run_rounds(grid, num_rounds, timeout)

@@ -10,7 +10,6 @@ from flwr.serverapp import Grid
 
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import call_when_stopped
-from protosphere.core.settings import Settings
 from protosphere.record.folder import UNFINISHED, RunFolder
 from protosphere.server_app.agreement import RosterError
 from protosphere.strategies import Run
@@ -21,40 +20,15 @@ USER_ERRORS = (SettingError, RosterError, RunError)
 
 @contextmanager
 def record_run(run: Run, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
-    """Keep status.json up to date during the run inside and write its report; a folder without a round is removed.
+    """Keep status.json up to date during the run inside, and write its report; a folder without a round is removed.
+    docs/running.md lists the keys of status.json.
+
+    A killed process leaves an outdated file, which `RunFolder.status` recognises.
 
     Raises:
         RunError: a user's method fails inside.
     """
-    try:
-        blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-        with status_file(run.settings, run.inference, folder, flower_run, grid), blamed:
-            yield
-    except (SettingError, RosterError):
-        folder.discard_unless_begun()
-        raise
-    except RunError:
-        if run.settings.report and (folder.path / "metrics.jsonl").exists():
-            leave_report(folder.path)
-        raise
-    if run.settings.report:
-        leave_report(folder.path)
-
-
-def leave_report(folder: Path) -> None:
-    """Write the report of a run's folder; a failure is only logged."""
-    # these imports take half a second, which no round should wait for
-    from protosphere.reports import report
-
-    report.leave_report(folder)
-
-
-@contextmanager
-def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
-    """Keep status.json up to date during the run inside; docs/running.md lists its keys.
-
-    A killed process leaves an outdated file, which `RunFolder.status` recognises.
-    """
+    settings = run.settings
     began = time.monotonic()
     status: dict[str, Any] = {
         "state": "starting",  # until a round is finished
@@ -79,30 +53,43 @@ def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: in
     def on_line(line: Mapping[str, Any]) -> None:
         nonlocal may_write
         may_write = True
-        if test := line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test"):
+        if test := line.get("evaluation", {}).get("rules", {}).get(run.inference, {}).get("test"):
             status["latest"] = {"accuracy": test["mean"], "round": line["round"]}
         write(state="running", round=line["round"])
 
-    def stop() -> None:
+    def end(**news: Any) -> None:
         if may_write and status["state"] in UNFINISHED:
             with suppress(SettingError):
-                write(state="stopped")
+                write(**news)
 
     if may_write:
         write()
-    call_when_stopped(grid, stop)
+    call_when_stopped(grid, lambda: end(state="stopped"))
     folder.listeners.append(on_line)
     try:
-        yield
+        with failing_as(RunError, settings.strategy, run.method, USER_ERRORS):
+            yield
     except Exception as error:
-        if may_write:
-            with suppress(SettingError):
-                write(state="failed", problem=str(error))
+        end(state="failed", problem=str(error))
+        if isinstance(error, SettingError | RosterError):
+            folder.discard_unless_begun()
+        elif isinstance(error, RunError) and settings.report and (folder.path / "metrics.jsonl").exists():
+            leave_report(folder.path)
         raise
     except BaseException:
         # a signal, or in a deployment Flower's message that the run was stopped
-        stop()
+        end(state="stopped")
         raise
     finally:
         folder.listeners.remove(on_line)
     write(state="completed")
+    if settings.report:
+        leave_report(folder.path)
+
+
+def leave_report(folder: Path) -> None:
+    """Write the report of a run's folder; a failure is only logged."""
+    # these imports take half a second, which no round should wait for
+    from protosphere.reports import report
+
+    report.leave_report(folder)

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from protosphere.core import plugins
+from protosphere.core.client_names import client_word
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
@@ -42,8 +43,8 @@ from protosphere.record.metrics_lines import (
 from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
-from protosphere.server_app.callbacks import OnRound, RunView, callbacks_of
-from protosphere.server_app.checkpoint import RoundState, pack, unpack
+from protosphere.server_app.callbacks import OnRound, callbacks_of
+from protosphere.server_app.checkpoint import HeldDownloads, RoundState, pack, unpack
 from protosphere.server_app.ensemble import score, shared_labels
 from protosphere.server_app.exchange import (
     LATE,
@@ -52,19 +53,11 @@ from protosphere.server_app.exchange import (
     ReplyContext,
     collected,
     exchange,
-    refuse_failing_method,
     size_of,
 )
-from protosphere.server_app.guards import (
-    refuse_more_failures,
-    refuse_non_finite,
-    refuse_other_rounds,
-    warn_of_problems,
-)
-from protosphere.server_app.held_downloads import HeldDownloads
+from protosphere.server_app.guards import refuse_more_failures, refuse_non_finite, refuse_other_rounds
 from protosphere.server_app.membership import Membership
-from protosphere.server_app.opening import cap_claims, opening_lines
-from protosphere.server_app.releases import Releases
+from protosphere.server_app.opening import opening_lines
 from protosphere.server_app.roster import Roster
 from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import Run
@@ -77,6 +70,7 @@ from protosphere.strategies.contract import (
     to_everyone,
     whole_vectors,
 )
+from protosphere.strategies.release import encoder_means, join_means, with_classes
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS, CodecError
 from protosphere.wire.messages import encode_instruction
@@ -116,15 +110,11 @@ class PrototypeStrategy(Strategy):
             self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
         self.roster = Roster(run.settings, terms, self._further_records)
-        self.state = RoundState()
+        self.state = RoundState(held=HeldDownloads() if run.exchange.once else None)
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
         self.timeout = run.settings.round_timeout
-        # optional parts of a run, by its settings and its method
-        self.membership: Membership | None = None
-        self.held = HeldDownloads() if run.exchange.once else None
-        self.releases = Releases(run.settings, self.half) if run.private else None
         self.shared_labels: Tensor | None = None
         self._rounds = run.settings.rounds
         self._is_started = False
@@ -159,14 +149,10 @@ class PrototypeStrategy(Strategy):
         if self._is_started:
             raise RunError("this strategy has been started before; make a new one for another run.")
         self._is_started = True
-        with self._open_run(grid):
-            return self._run_rounds(grid, num_rounds, timeout)
-
-    def _open_run(self, grid: Grid) -> AbstractContextManager[None]:
-        """Around all rounds. Here the caller has made and locked the folder."""
-        return nullcontext()
+        return self._run_rounds(grid, num_rounds, timeout)
 
     def _run_rounds(self, grid: Grid, num_rounds: int | None, timeout: float | None) -> Result:
+        """Run all rounds. The caller has made and locked the folder."""
         rounds = self._rounds = num_rounds or self.settings.rounds
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
@@ -205,11 +191,10 @@ class PrototypeStrategy(Strategy):
     @contextmanager
     def _call_callbacks(self) -> Iterator[None]:
         """Inside, callbacks know that the run is on; afterwards, that it has ended."""
-        view = RunView(self.settings, self.run.inference, self.folder, self.roster.identities)
         started, completed = [], False
         try:
             for callback in self.callbacks:
-                goes_on = callback.on_start(view)
+                goes_on = callback.on_start(self)
                 started.append(callback)
                 if not goes_on:
                     # callbacks are not asked again: one that ended the run earlier lets it continue now
@@ -230,10 +215,6 @@ class PrototypeStrategy(Strategy):
         self.folder.refuse_fewer_rounds(rounds, stored["round"], self.settings.resume)
         self.state = unpack(tensors, stored)
         self.half.constants, self.half.group_names = self.state.constants, self.state.group_names
-        if self.held is not None:
-            self.held.load(self.state.held)
-        if self.releases is not None:
-            self.releases.load(self.state.releases)
 
     def _meet(self, simulated: bool) -> None:
         """Take K and d from the roster and compare it with that of a resumed run; change the folder only after that."""
@@ -243,14 +224,12 @@ class PrototypeStrategy(Strategy):
                 f"`ensemble-every` is {settings.ensemble_every}, and the ensemble needs a test set that all clients "
                 "share, as those of a simulation do; set it to 0."
             )
-        self.capped_counts = cap_claims(roster, self.half, settings)
+        self.membership = Membership(settings, roster, self.half)
         self.shared_labels = shared_labels(settings, roster.number, roster.num_classes)
-        if roster.is_open:
-            self.membership = Membership(settings, self.folder, roster, self.capped_counts, self.half)
         if settings.resume:
             roster.refuse_changes(self.folder.roster())
             self.folder.truncate(self.state.last_round)
-            if self.membership is not None:
+            if roster.is_open:
                 self.membership.load(self.state.membership)
             log.info("resuming after round %d", self.state.last_round)
         else:
@@ -262,10 +241,9 @@ class PrototypeStrategy(Strategy):
 
     def summary(self) -> None:
         """Print what is about to run."""
-        further_lines = self.releases.opening() if self.releases is not None else ()
-        for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
+        for line in opening_lines(self.run, self.roster.identities, self.roster.num_classes):
             log.info(line)
-        for notice in (*self.capped_counts.notices(), *self.half.notices):
+        for notice in (*self.membership.capped_counts.notices(), *self.half.notices):
             log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
@@ -311,17 +289,15 @@ class PrototypeStrategy(Strategy):
         """Run one round up to its checkpoint: train, aggregate, evaluate.
 
         Raises:
-            RunError: the method fails at all clients, or too many consecutive rounds have failed.
+            RunError: too many consecutive rounds have failed.
         """
         began = time.monotonic()
         self.roster.refresh(grid)
-        if self.membership is not None:
-            self.membership.refresh(number)
+        if self.roster.is_open:
+            self.membership.refresh(number, self.folder)
         messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
         exchanged = self._exchange(grid, messages, self._context(number), self.settings.min_replies)
         replies = exchanged.replies
-        if plugins.is_plugin(self.settings.strategy):
-            refuse_failing_method(replies, number, len(self.roster.identities))
 
         server_began = time.monotonic()
         figures = self._aggregate(number, replies)
@@ -368,7 +344,7 @@ class PrototypeStrategy(Strategy):
         answers = {reply.partition: reply.ensemble for reply in exchanged.replies if reply.ensemble is not None}
         if answers and self.shared_labels is not None:
             line["ensemble"] = score(answers, self.shared_labels)
-        if self.membership is not None:
+        if self.roster.is_open:
             line |= self.membership.figures()
         metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
         if metrics is not None:
@@ -385,19 +361,12 @@ class PrototypeStrategy(Strategy):
         seconds = self._round_seconds or [line["time"]["round"]]
         log.info(console_line(line, self._rounds, self.run.inference, seconds))
         self.state.last_round = number
-        self._save_checkpoint()
+        if self.roster.is_open:
+            self.state.membership = self.membership.as_json()
+        self.folder.save_checkpoint(*pack(self.state))
         for callback in self.callbacks:
             if not callback.on_round(line):
                 self.stop_reason = self.stop_reason or callback.name
-
-    def _save_checkpoint(self) -> None:
-        if self.membership is not None:
-            self.state.membership = self.membership.as_json()
-        if self.held is not None:
-            self.state.held = self.held.as_json()
-        if self.releases is not None:
-            self.state.releases = self.releases.tensors()
-        self.folder.save_checkpoint(*pack(self.state))
 
     def _close(self, grid: Grid, result: Result) -> None:
         """After an early end, evaluate the models of the last round once more, as the run's last evaluation. If fewer
@@ -428,9 +397,12 @@ class PrototypeStrategy(Strategy):
         partitions = [partition_of_node[message.metadata.dst_node_id] for message in messages]
         sent = dict(self._sent_bytes)
         replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
-        warn_of_problems(replies, context.round_number)
-        if self.held is not None:
-            self.held.note_replies(replies, self._offered)
+        for reply in replies:
+            if reply.problems:
+                who = client_word(reply.partition)
+                log.warning("warning: round %d, %s: %s", context.round_number, who, reply.problems)
+        if self.state.held is not None:
+            self.state.held.note_replies(replies, self._offered)
         return Exchanged(replies, sent)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
@@ -465,12 +437,13 @@ class PrototypeStrategy(Strategy):
         if joined and self.run.method.counts_own_rounds:
             constants = {**constants, ROUND_OF_JOINING: float(joined)}
         source_round = 0
-        if self.held is not None and download is not None:
-            source_round = self.held.made
-            if self.held.has_newest(partition):
+        held = self.state.held
+        if held is not None and download is not None:
+            source_round = held.made
+            if held.has_newest(partition):
                 download = None
-        if self.releases is not None:
-            download = self.releases.beside(download, self.settings.feature_dim)
+        if self.run.private:
+            download = join_means(download, self.state.means, self.settings.feature_dim)
         return Instruction(
             run=self.folder.name,
             round=number,
@@ -521,7 +494,7 @@ class PrototypeStrategy(Strategy):
 
     def sample(self, server_round: int) -> list[int]:
         """The partitions that train in this round."""
-        return self.roster.selected(server_round)
+        return self.roster.sample(server_round)
 
     def _list_evaluators(self, server_round: int) -> list[int]:
         """The partitions that are evaluated after this round: all, or those that train in it (for round 0, those that
@@ -539,12 +512,14 @@ class PrototypeStrategy(Strategy):
             for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        if self.releases is not None:
-            uploads = self.releases.take(uploads)
+        if self.run.private:
+            uploads = with_classes(uploads)
+            released = whole_vectors(self.half, uploads)
+            self.state.means = encoder_means(released, self.settings.privacy_scale, self.state.means)
         if not uploads:
             return {}
         with limited_threads(1):
-            capped_uploads, warnings = self.capped_counts.uploads(uploads)
+            capped_uploads, warnings = self.membership.capped_counts.uploads(uploads)
             outcome = self.half.aggregate(capped_uploads, self.state.method, server_round)
             outcome = checked_outcome(outcome, self.half.aggregate, self.run.exchange.down)
         for warning in (*warnings, *outcome.warnings):
@@ -554,8 +529,8 @@ class PrototypeStrategy(Strategy):
         earlier = self.state.downloads if outcome.keeps else {}
         self.state.method = outcome.state
         self.state.downloads = {**earlier, **outcome.downloads}
-        if self.held is not None and outcome.downloads:
-            self.held.made = server_round
+        if self.state.held is not None and outcome.downloads:
+            self.state.held.made = server_round
         if self.run.exchange.pointwise:
             self._save_snapshot(server_round, uploads, outcome)
         return self._list_figures(outcome)
@@ -565,8 +540,6 @@ class PrototypeStrategy(Strategy):
         # from this round only, since the snapshot is named after it
         prototypes = outcome.prototypes
         downloads = whole_vectors(self.half, self.state.downloads) if prototypes is None else to_everyone(prototypes)
-        if not uploads and prototypes is None:
-            return
         tensors, counts = snapshots.snapshot(whole_vectors(self.half, uploads), downloads, *outcome.scales)
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)

@@ -1,6 +1,6 @@
 """The clients' replies in a round, and their sizes."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -32,8 +32,6 @@ class Reply:
     ensemble: Tensor | None = None  # its checked class probabilities for the shared test set, (n, K) float16
     confusion: Triples = field(default_factory=list)  # its checked confusion matrix
     refused: str = ""  # why an optional item was dropped, which leaves the rest of the reply valid
-    false: bool = False  # whether its sample counts contradict the client's identity; the whole reply is then ignored
-    blames: bool = False  # whether it reports that a user's method has failed
 
     @property
     def problems(self) -> str:
@@ -44,12 +42,3 @@ class Reply:
     def valid(self) -> bool:
         """Whether the reply counts towards `min-replies`."""
         return self.report is not None and not self.problem
-
-    def without_upload(self, problem: str) -> "Reply":
-        """The same reply, with its upload dropped for this reason."""
-        report = None if self.report is None else replace(self.report, payload=None)
-        return replace(self, report=report, problem=problem, dropped=True)
-
-    def refusing(self, reason: str) -> "Reply":
-        """The same reply, with one more reason in `refused`."""
-        return replace(self, refused="; ".join(filter(None, (self.refused, reason))))

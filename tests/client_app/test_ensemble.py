@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from protosphere.client_app.ensemble import predict
+from protosphere.client_app.evaluate import ensemble_probabilities as predict
 from protosphere.core.errors import SettingError
 from protosphere.data.client_data import rows_of
 from protosphere.data.decode import open_data

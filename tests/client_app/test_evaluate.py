@@ -6,8 +6,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.client_app.evaluate import ROWS_AT_ONCE, Measures, evaluate, features_of, measure
-from protosphere.client_app.measures import macro_auc
+from protosphere.client_app.evaluate import ROWS_AT_ONCE, Measures, evaluate, features_of, macro_auc, measure
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 

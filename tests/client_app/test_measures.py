@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from protosphere.client_app.measures import count_confusion, macro_auc
+from protosphere.client_app.evaluate import count_confusion, macro_auc
 from protosphere.record import confusion
 
 

@@ -10,7 +10,7 @@ from flwr.app import Error, Message, MessageType
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
-from protosphere.server_app import gathering
+from protosphere.server_app import roster as gathering
 from protosphere.server_app.agreement import Agreement, Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity

@@ -10,8 +10,6 @@ from protosphere.client_app.public_errors import METHOD, SITE_LOG
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.record.replies import Reply
-from protosphere.server_app.exchange import refuse_failing_method
 from protosphere.strategies import known_settings, load_method
 from protosphere.strategies.user_method import FAILED
 from protosphere.wire.messages import encode_instruction
@@ -98,23 +96,6 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     assert reply.error.code == FAILED
     assert reply.error.reason == f"client 0: {METHOD}{SITE_LOG}"
     assert "row 17" in capfd.readouterr().err
-
-
-def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> None:
-    def replies(*blames: bool) -> list[Reply]:
-        return [
-            Reply(place, True, problem="its method failed (a.py, line 3)", blames=own)
-            for place, own in enumerate(blames)
-        ]
-
-    refuse_failing_method([*replies(True, False), Reply(2, False, blames=True)], 1, 3)
-    refuse_failing_method([Reply(2, False, blames=True)], 1, 3)
-    # also where a round asks one of several
-    refuse_failing_method(replies(True), 1, 3)
-    with pytest.raises(RunError):
-        refuse_failing_method(replies(True), 1, 1)
-    with pytest.raises(RunError, match=r"round 4: client 0: its method failed \(a.py, line 3\)\. Mend the method"):
-        refuse_failing_method(replies(True, True), 4, 2)
 
 
 @pytest.mark.parametrize("name", ["expand", "contradiction"])
