@@ -17,7 +17,7 @@ from filelock import FileLock
 from protosphere.core.errors import StorageError
 from protosphere.data.samples import Samples
 
-FORMAT = 6
+FORMAT = 7
 
 
 def make_key(content: Any) -> str:

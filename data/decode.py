@@ -16,7 +16,7 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.cache import cached, make_key
-from protosphere.data.domains import are_tables, domains_of, join_arrays, join_tables, locate_all, naming
+from protosphere.data.domains import are_tables, domains_of, for_each, join_arrays, join_tables, locate_all
 from protosphere.data.forms.arrays import read_arrays
 from protosphere.data.forms.folders import Folder, refuse_unlisted
 from protosphere.data.forms.images import in_bytes, refuse_image_size, resized
@@ -38,11 +38,8 @@ def data_key(spec: DataSpec) -> str:
     domains = domains_of(spec.dataset) if spec.code is None else ()
     if domains:
         locate_all(spec.dataset)
-        keys = []
-        for domain in domains:
-            with naming(domain.name):
-                keys.append([domain.name, data_key(replace(spec, dataset=domain.dataset))])
-        return make_key(["domains", keys, spec.classes])
+        keys = for_each(domains, lambda dataset: data_key(replace(spec, dataset=dataset)))
+        return make_key(["domains", list(keys.items()), spec.classes])
 
     place = locate(spec.dataset) if spec.code is None else ""
     content: Any = place
@@ -94,13 +91,10 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
 
     domains = domains_of(spec.dataset)
     if domains and are_tables(spec.dataset):
-        return join_tables(spec, domains, target)
+        return join_tables(spec, target)
     if domains:
-        parts = []
-        for domain in domains:
-            with naming(domain.name):
-                parts.append(open_data(replace(spec, dataset=domain.dataset), cache_dir))
-        return join_arrays(spec, domains, parts, target)
+        data_sets = for_each(domains, lambda dataset: open_data(replace(spec, dataset=dataset), cache_dir))
+        return join_arrays(spec, data_sets, target)
     place = locate(spec.dataset)
     if isinstance(place, Folder):
         refuse_unlisted(place, spec.listed)
@@ -108,16 +102,9 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
             return _resize(spec, read_arrays(place.train[0], place.class_names, columns, spec.independent))
         if place.format == "images":
             _refuse_columns(spec, *columns.named)
-        return read_tables(
-            open_folder(place, spec.independent),
-            columns,
-            target,
-            image_size=spec.image_size,
-            site=bool(spec.listed),
-            independent=spec.independent,
-        )
+        return read_tables(open_folder(place, spec.independent), spec, target)
     if place not in BUILT_IN:
-        return read_hub(place, columns, target, cache_dir, spec.image_size)
+        return read_hub(place, spec, target, cache_dir)
     _refuse_columns(spec, *columns.named)
     return _resize(spec, read_built_in(place, spec.spiral_points, spec.spiral_noise, spec.seed))
 

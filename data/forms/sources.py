@@ -13,11 +13,11 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path
-from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.folders import TEST_SPLITS, Folder, read_folder
 from protosphere.data.forms.spiral import NUM_CLASSES, spiral
 from protosphere.data.forms.tables import open_hub, read_tables
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 
 if TYPE_CHECKING:
     import datasets
@@ -68,7 +68,7 @@ def read_built_in(name: str, points: int, noise: float, seed: int) -> Samples:
     return Samples(name, images, labels, len(images), tuple(map(str, range(10))), scale=16.0)
 
 
-def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image_size: int = 0) -> Samples:
+def read_hub(hub_id: str, spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
     """Images or texts of the Hugging Face hub, which are written to the folder `target`.
 
     The test split is `test` or, without one, `validation`; other splits are left out.
@@ -76,7 +76,7 @@ def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image
     splits = _fetch(hub_id, cache_dir)
     train = "train" if "train" in splits else next(iter(splits))
     test = next((name for name in TEST_SPLITS if name in splits and name != train), "")
-    return read_tables(open_hub(hub_id, splits, train, test), columns, target, image_size=image_size)
+    return read_tables(open_hub(hub_id, splits, train, test), spec, target)
 
 
 def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.data.forms.columns import IMAGE_COLUMNS, TEXT_COLUMNS, Columns
+from protosphere.data.forms.columns import IMAGE_COLUMNS, TEXT_COLUMNS
 from protosphere.data.forms.folders import SCHEMA, Folder, class_of
 from protosphere.data.forms.images import Stored, decode_images, read_file, refuse_image_size
-from protosphere.data.forms.labels import Keys, place_of, read_keys, to_python
+from protosphere.data.forms.labels import read_keys
 from protosphere.data.forms.table_files import BATCH, TablePart, open_table
-from protosphere.data.forms.table_schema import TableSchema, join_tables
-from protosphere.data.forms.texts import Texts, write_texts
+from protosphere.data.forms.table_schema import TableSchema, join_tables, refuse_odd_types
+from protosphere.data.forms.texts import write_texts
+from protosphere.data.forms.words import place_of, to_python
 from protosphere.data.samples import INPUTS, Samples
+from protosphere.data.spec import DataSpec
 
 if TYPE_CHECKING:
     import datasets
@@ -106,37 +108,19 @@ def open_hub(hub_id: str, splits: Mapping[str, datasets.Dataset], train: str, te
     return TableSource(hub_id, [open_split(train)], tests, may_be_numbers=False)
 
 
-def read_tables(
-    source: TableSource,
-    columns: Columns,
-    target: Path,
-    *,
-    image_size: int = 0,
-    site: bool = False,
-    independent: bool = False,
-) -> Samples:
-    """The samples of tables; images and texts are written to the folder `target`.
-
-    Args:
-        columns: those that settings name. image_size: H and W of images, 0 for their own.
-        site: whether the tables are a site's, so that numbers need a columns.json.
-        independent: judge each row by itself: one that cannot be used is left out, and decides on nothing else.
-    """
+def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
+    """The samples of tables; images and texts are written to the folder `target`."""
     first, parts = source.train[0], [*source.train, *source.test]
-    kind, inputs = _find_inputs(source, columns, site)
-    label = columns.find_label(source.name, first.names, inputs)
-    key_names = [label, *columns.extra]
-    feature_names: list[str] = []
-    schema = None
-    if kind == NUMBERS:
-        schema = TableSchema.load(source.schema) if source.schema else None
-        feature_names = _feature_names(source, schema, key_names)
+    kind, inputs = _find_inputs(source, spec)
+    label = spec.columns.find_label(source.name, first.names, inputs)
+    key_names = [label, *spec.columns.extra]
+    schema = TableSchema.load(source.schema) if kind == NUMBERS and source.schema else None
+    feature_names = _feature_names(source, schema, key_names) if kind == NUMBERS else []
     if kind != IMAGES:
-        refuse_image_size(source.name, image_size, kind)
+        refuse_image_size(source.name, spec.image_size, kind)
     _refuse_lacking(source.name, parts, [*feature_names, *key_names, *([inputs] if inputs else [])])
 
     tables = [part.read([*feature_names, *key_names]) for part in parts]
-    train_rows = sum(table.num_rows for table in tables[: len(source.train)])
     noted_names = first.class_names(label)
     for part in parts:
         if (part.class_names(label) or noted_names) != noted_names:
@@ -148,37 +132,39 @@ def read_tables(
         source.name,
         {name: [table.column(name) for table in tables] for name in key_names},
         label,
-        columns,
+        spec.columns,
         source.class_names or noted_names,
-        train_rows,
+        train_rows=sum(table.num_rows for table in tables[: len(source.train)]),
         are_positions=source.are_positions or bool(noted_names),
-        independent=independent,
+        independent=spec.independent,
     )
     if source.domain_of_part:
         sizes = [table.num_rows for table in tables]
         keys = replace(keys, domains=np.repeat(source.domain_of_part, sizes).astype(np.int64))
+
     if kind == NUMBERS:
-        return _read_numbers(source.name, [table.select(feature_names) for table in tables], keys, schema, independent)
+        tables = [table.select(feature_names) for table in tables]
+        return _read_numbers(tables, keys, schema, spec.independent)
     if kind == TEXTS:
-        return _read_texts(source.name, parts, inputs, keys, target, independent)
+        return _read_texts(parts, inputs, keys, target, spec.independent)
 
     def images() -> Iterator[tuple[int, str, Stored]]:
-        for row, place, part, cell in _cells(source.name, parts, inputs, keys):
+        for row, place, part, cell in _cells(parts, inputs, keys):
             stored = to_python(cell)
             if part.opens_files and stored and stored.get("bytes") is None and stored.get("path"):
                 stored = read_file(stored["path"])
             yield row, place, stored
 
-    rows = decode_images(images, target / INPUTS, image_size, independent)
-    pixels = np.load(target / INPUTS, mmap_mode="r")
-    return Samples(source.name, pixels, scale=255.0, **keys.of_rows(rows))
+    rows = decode_images(images, target / INPUTS, spec.image_size, spec.independent)
+    return replace(keys.take(rows), inputs=np.load(target / INPUTS, mmap_mode="r"), scale=255.0)
 
 
-def _find_inputs(source: TableSource, columns: Columns, site: bool) -> tuple[str, str]:
+def _find_inputs(source: TableSource, spec: DataSpec) -> tuple[str, str]:
     """The kind of a table's contents, and the column of images or texts.
 
     A table is text if a setting names the column, or if it has no image column and has a text column of a usual name.
     """
+    columns = spec.columns
     if columns.text:
         return TEXTS, columns.text
     if source.schema:
@@ -194,7 +180,8 @@ def _find_inputs(source: TableSource, columns: Columns, site: bool) -> tuple[str
     for name in TEXT_COLUMNS:
         if name in free and table.is_string(name):
             return TEXTS, name
-    if source.may_be_numbers and not site and not may_hold_images(table) and len(table.names) > 1:
+    # a site's table needs a columns.json
+    if source.may_be_numbers and not spec.listed and not may_hold_images(table) and len(table.names) > 1:
         return NUMBERS, ""
     raise DataError(
         f"{source.name!r} has no image column and no text column; its columns are {', '.join(table.names) or 'none'}: "
@@ -244,8 +231,10 @@ def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[s
 
 
 def _read_numbers(
-    name: str, tables: Sequence[pyarrow.Table], keys: Keys, schema: TableSchema | None, independent: bool
+    tables: Sequence[pyarrow.Table], keys: Samples, schema: TableSchema | None, independent: bool
 ) -> Samples:
+    name = keys.name
+    refuse_odd_types(name, tables, tables[0].column_names)
     if schema is None:
         schema = TableSchema.fit(name, join_tables(name, tables), keys.train_rows)
     parts, usable_parts = [], []
@@ -255,17 +244,15 @@ def _read_numbers(
         parts.append(features)
         usable_parts.append(usable)
         first += table.num_rows
-    rows = np.flatnonzero(np.concatenate(usable_parts) & keys.are_usable)
-    return Samples(name, np.concatenate(parts)[rows], columns=schema.columns, **keys.of_rows(rows))
+    samples = replace(keys, inputs=np.concatenate(parts), columns=schema.columns)
+    return samples.take(np.flatnonzero(np.concatenate(usable_parts) & keys.are_usable))
 
 
-def _read_texts(
-    name: str, parts: Sequence[TablePart], column: str, keys: Keys, target: Path, independent: bool
-) -> Samples:
+def _read_texts(parts: Sequence[TablePart], column: str, keys: Samples, target: Path, independent: bool) -> Samples:
     rows: list[int] = []
 
     def texts() -> Iterator[str]:
-        for row, place, _, cell in _cells(name, parts, column, keys):
+        for row, place, _, cell in _cells(parts, column, keys):
             text = to_python(cell)
             if isinstance(text, str) and text.strip():
                 rows.append(row)
@@ -273,13 +260,11 @@ def _read_texts(
             elif not independent:
                 raise DataError(f"{place} has no text in UTF-8 in column {column!r}: give it one or drop the row.")
 
-    write_texts(texts(), target)
-    return Samples(name, Texts.open(target), **keys.of_rows(np.array(rows, dtype=np.int64)))
+    inputs = write_texts(texts(), target)
+    return replace(keys.take(np.array(rows, dtype=np.int64)), inputs=inputs)
 
 
-def _cells(
-    data_set: str, parts: Sequence[TablePart], column: str, keys: Keys
-) -> Iterator[tuple[int, str, TablePart, Any]]:
+def _cells(parts: Sequence[TablePart], column: str, keys: Samples) -> Iterator[tuple[int, str, TablePart, Any]]:
     """The cells of a column in the rows with usable keys, each with its row, its place for messages and its part."""
     usable = keys.are_usable
     row = 0
@@ -287,5 +272,5 @@ def _cells(
         for batch in part.batches([column], BATCH):
             for cell in batch.column(0):
                 if usable[row]:
-                    yield row, place_of(data_set, row, keys.train_rows), part, cell
+                    yield row, place_of(keys.name, row, keys.train_rows), part, cell
                 row += 1
