@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,8 +83,7 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
     datasets.disable_progress_bars()
     config = next((config for name, config in HUB.values() if name == hub_id), None)
     try:
-        with _quiet_hub(cache_dir / "hub"):
-            splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
+        splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
     except Exception as error:
         # `datasets` wraps the reason in "An error occurred while generating the dataset"
         is_wrapped = type(error).__name__ == "DatasetGenerationError" and error.__cause__
@@ -98,20 +95,3 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
             "with /, ./, ../ or ~) that holds its parquet files or images."
         ) from error
     return dict(splits)
-
-
-@contextmanager
-def _quiet_hub(folder: Path) -> Iterator[None]:
-    """Let huggingface_hub download to `folder`, which `datasets` cannot set, without logging failed attempts."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import logging
-
-    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
-    os.environ.setdefault("HF_XET_CACHE", str(folder / "xet"))
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        constants.HF_HUB_CACHE = before
