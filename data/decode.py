@@ -64,10 +64,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         if spec.code is None and not is_path(data_path):
             raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
         if spec.code is None and is_several(data_path):
-            raise DataError(
-                f"the data path {data_path!r} names several data sets, but a client's own data are one folder: name "
-                "that."
-            )
+            raise DataError(f"the data path {data_path!r} names several data sets, but a client has one: name that.")
 
     def read(target: Path) -> Samples:
         begin = time.perf_counter()
@@ -113,10 +110,8 @@ def _refuse_columns(spec: DataSpec, *settings: str) -> None:
     """Refuse settings that name columns of a data set without columns."""
     for setting in settings:
         if setting in spec.columns.named:
-            raise DataError(
-                f"{setting} is {spec.columns.named[setting]!r}, but {spec.dataset!r} is no table: leave {setting} "
-                "empty."
-            )
+            column = spec.columns.named[setting]
+            raise DataError(f"{setting} is {column!r}, but {spec.dataset!r} is no table: leave it empty.")
 
 
 def _resize(spec: DataSpec, samples: Samples) -> Samples:

@@ -70,9 +70,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     for item in items:
         if is_every(item):
             if len(items) > 1:
-                raise DataError(
-                    f"dataset lists {item!r} among others, but * stands alone: list its subfolders instead."
-                )
+                raise DataError(f"dataset lists {item!r} among others, but * stands alone: list its subfolders.")
             domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
         elif is_path(item):
             path = _absolute(item)
@@ -83,7 +81,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     names = [domain.name for domain in domains]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"dataset names two domains {name!r}: rename a folder, so that each has a name of its own.")
+            raise DataError(f"dataset names two domains {name!r}: rename a folder.")
     return tuple(domains)
 
 
@@ -100,10 +98,7 @@ def _subfolders(every: str) -> list[Path]:
     if not folders:
         raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
     if all(path.name in ("train", *TEST_SPLITS) for path in folders):
-        raise DataError(
-            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
-            f"set dataset to {str(root)!r}."
-        )
+        raise DataError(f"the subfolders of {str(root)!r} are the splits of one data set: leave out the /*.")
     return folders
 
 
@@ -205,10 +200,7 @@ def join_tables(spec: DataSpec, target: Path) -> Samples:
         schemas = [folder.schema.read_bytes() if folder.schema else b"" for folder in (first, source)]
         if source.class_names != first.class_names or schemas[0] != schemas[1]:
             what = "classes.txt" if source.class_names != first.class_names else SCHEMA
-            raise DataError(
-                f"domains {names[0]!r} and {name!r} do not have the same {what} beside them: give both the same, or "
-                "none."
-            )
+            raise DataError(f"domains {names[0]!r} and {name!r} differ in {what}: give both the same, or none.")
 
     train = [(index, part) for index, source in enumerate(sources) for part in source.train]
     test = [(index, part) for index, source in enumerate(sources) for part in source.test]
@@ -270,10 +262,8 @@ def _join_inputs(data_sets: Mapping[str, Samples], table: np.ndarray, target: Pa
     for name, form in forms.items():
         if form != forms[first] and not are_images:
             both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[first], form))
-            raise DataError(
-                f"domains {first!r} and {name!r} hold samples of {both}, but only images as uint8 are brought to one "
-                "size: give both one shape and type."
-            )
+            problem = f"hold {both}, but only uint8 images are resized"
+            raise DataError(f"domains {first!r} and {name!r} {problem}: give both one shape and type.")
 
     shape = np.max([inputs.shape[1:] for inputs in arrays.values()], axis=0).tolist()
     kind = arrays[first].dtype
@@ -305,10 +295,8 @@ def _match_classes(data_sets: Mapping[str, Samples], classes: str) -> tuple[str,
             if lacking:
                 differing.append(f"only {one!r} has {', '.join(lacking)}")
         if differing and classes == "same":
-            raise LabelsError(
-                f"domains {first!r} and {name!r} have different classes ({'; '.join(differing)}): name them alike in "
-                'each classes.txt, or set classes = "union".'
-            )
+            problem = f"domains {first!r} and {name!r} have different classes ({'; '.join(differing)})"
+            raise LabelsError(f'{problem}: name them alike in each classes.txt, or set classes = "union".')
         names |= dict.fromkeys(samples.class_names)
     return tuple(names)
 

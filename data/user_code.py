@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from protosphere.core import objects, plugins
-from protosphere.core.errors import CodeError, DataError, ModelError
+from protosphere.core.errors import CodeError, DataError, ModelError, words_of
 from protosphere.data.forms.arrays import arrange
 from protosphere.data.samples import Samples
 
@@ -65,10 +65,8 @@ def own_code(name: str) -> OwnCode | None:
 
 
 def _make_error(name: str, error: Exception) -> CodeError:
-    return CodeError(
-        f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
-        "callable of yours that can be imported here and gives what docs/data.md says."
-    )
+    problem = f"{name!r} cannot be used ({type(error).__name__}: {words_of(error)})"
+    return CodeError(f"{problem}: name a callable that can be imported here and gives what docs/data.md says.")
 
 
 def read_code(code: OwnCode) -> Samples:
@@ -91,10 +89,8 @@ def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
     """
 
     def refusal(problem: str) -> CodeError:
-        return CodeError(
-            f"{source} {problem}: give a torch Dataset of (tensor, int), or a pair of two; a transform of its own "
-            "makes items of one shape, and the path of a folder is read a sample at a time."
-        )
+        remedy = "give a torch Dataset of (tensor, int), or a pair of two, whose transform makes items of one shape"
+        return CodeError(f"{source} {problem}: {remedy}.")
 
     if len(datasets) not in (1, 2):
         raise refusal(f"a tuple of {len(datasets)} things")

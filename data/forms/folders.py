@@ -75,10 +75,7 @@ def read_folder(root: Path) -> Folder:
         raise DataError(f"data path {str(root)!r} cannot be read ({error.strerror}): let its files be read.") from None
     if format_of(root):
         return Folder(root.parent, format_of(root), (root,), (), listed_classes(root.parent), root)
-    raise DataError(
-        f"data path {str(root)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
-        "name the folder that holds it."
-    )
+    raise DataError(f"data path {str(root)!r} is a file other than {', '.join(FILE_SUFFIXES)}: name its folder.")
 
 
 def format_of(path: Path) -> str:
@@ -87,16 +84,12 @@ def format_of(path: Path) -> str:
 
 
 def refuse_unlisted(folder: Folder, which: Listed) -> None:
-    """Refuse a folder without a `classes.txt`, if labels or folder names would leave the site.
-
-    Args:
-        which: the folders that need one: "tables" (and arrays), "all", or none.
-    """
+    """Refuse a folder without a `classes.txt`, whose labels or folder names would leave the site as names of classes.
+    Those `which` need one are "tables" (and arrays), "all", or none."""
     if not which or (which == "tables" and folder.format == "images") or listed_classes(folder.root):
         return
     raise LabelsError(
-        f"{str(folder.root)!r} has no classes.txt: list the classes there, one per line in label order, the same at "
-        "all sites, so that no label or folder leaves the site as the name of a class."
+        f"{str(folder.root)!r} has no classes.txt: list the classes there, one per line, as at all other sites."
     )
 
 
@@ -127,10 +120,8 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
     # links are not followed, because they may lead anywhere
     for image in root.rglob("*"):
         if _is_image(image, root) and image.parent != root and format_of(tables[0]) != "parquet":
-            raise DataError(
-                f"{str(root)!r} holds a table, {tables[0].name}, and images, {image.relative_to(root)}: move one of "
-                "the two elsewhere."
-            )
+            names = f"a table, {tables[0].name}, and images, {image.relative_to(root)}"
+            raise DataError(f"{str(root)!r} holds {names}: move one of the two elsewhere.")
 
     by_split: dict[str, list[Path]] = {}
     for path in tables:
@@ -143,10 +134,8 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
         raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")
     for path in (*train, *test):
         if format_of(path) != format_of(train[0]):
-            raise DataError(
-                f"{str(root)!r} holds tables of several formats ({train[0].name}, {path.name}): write them all in one, "
-                "or move away what is no table of the data set."
-            )
+            names = f"({train[0].name}, {path.name})"
+            raise DataError(f"{str(root)!r} holds tables of several formats {names}: use one, or move others away.")
     return Folder(root, format_of(train[0]), tuple(train), tuple(test), listed_classes(root))
 
 
@@ -166,17 +155,15 @@ def _image_folder(root: Path) -> Folder:
     images = [_images(split) for split in splits]
     if not any(images):
         raise DataError(
-            f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
-            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv or "
-            "train.parquet."
+            f"{str(root)!r} holds no images, as <class>/<image> or train/<class>/<image>, and no table, as train.csv "
+            "or train.parquet: add one of them."
         )
     # An empty class folder counts: with it, a site can declare a class that it lacks.
     names = sorted({class_of(path) for split in splits for path in _folders_in(split) if is_visible(path)})
     for name in names:
         if class_names and name not in class_names:
             raise LabelsError(
-                f"{str(root)!r} has a folder {name!r}, but classes.txt names no such class: add it there or remove the "
-                "folder."
+                f"{str(root)!r} has a folder {name!r}, which classes.txt lacks: add it there, or remove it."
             )
     test = images[1] if len(images) > 1 else ()
     return Folder(root, "images", images[0], test, class_names or tuple(names), depth=int(has_splits))
@@ -215,8 +202,6 @@ def _images(root: Path) -> tuple[Path, ...]:
     images = [path for path in paths if _is_image(path, root)]
     for path in images:
         if path.parent == root:
-            raise DataError(
-                f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name} or out of {str(root)!r}."
-            )
+            raise DataError(f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name}, or away.")
     # `max-samples` takes the first samples, which would all be of one class in the order of names
     return tuple(sorted(images, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

@@ -188,16 +188,12 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
     stored_numbers = [value for value in key.values if isinstance(value, int | float) and not isinstance(value, bool)]
     if not are_whole and any(value == value for value in stored_numbers):
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits: write all "
-            "labels alike, or list the classes in classes.txt."
-        )
+        problem = f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits"
+        raise LabelsError(f"{problem}: write all labels alike, or list the classes in classes.txt.")
     count = max(map(int, names)) + 1 if names and are_whole else len(names)
     if count > MOST_CLASSES:
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}: set "
-            "label-column to the one with the classes, or list the classes in classes.txt."
-        )
+        problem = f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}"
+        raise LabelsError(f"{problem}: set label-column to another one, or list the classes in classes.txt.")
     return tuple(map(str, range(count))) if are_whole else tuple(names)
 
 
@@ -210,7 +206,5 @@ def _refuse_target(key: KeyColumn) -> None:
     rows = len(key.codes)
     is_written = rows > SMALL_TABLE and len(key.words) > rows / 2 and all(map(is_number, key.words))
     if has_fractions or (is_written and not all(map(_WHOLE_NUMBER.fullmatch, key.words))):
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class: put the numbers into a "
-            "few bins, as pandas.cut does, or set label-column to the column with the classes."
-        )
+        problem = f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class"
+        raise LabelsError(f"{problem}: put the numbers into a few bins, as pandas.cut does, or set label-column.")

@@ -81,7 +81,7 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
     import datasets
 
     datasets.disable_progress_bars()
-    config = next((config for name, config in HUB.values() if name == hub_id), None)
+    config = dict(HUB.values()).get(hub_id)
     try:
         splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
     except Exception as error:
@@ -89,9 +89,7 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
         is_wrapped = type(error).__name__ == "DatasetGenerationError" and error.__cause__
         reason = error.__cause__ if is_wrapped else error
         first_line = (str(reason).strip().splitlines() or ["no reason given"])[0]
-        raise DataError(
-            f"data set {hub_id!r} could not be fetched from the Hugging Face hub ({type(reason).__name__}: "
-            f"{first_line}): check the name and the network, or set dataset to the path of a local folder (it starts "
-            "with /, ./, ../ or ~) that holds its parquet files or images."
-        ) from error
+        problem = f"could not be fetched from the Hugging Face hub ({type(reason).__name__}: {first_line})"
+        remedy = "check the name and the network, or set dataset to the path of a local folder with its files"
+        raise DataError(f"data set {hub_id!r} {problem}: {remedy}.") from error
     return dict(splits)

@@ -141,10 +141,8 @@ class TableSchema:
         """
         for column in table.column_names:
             if column in UNNAMED:
-                raise DataError(
-                    f"{name!r} has the column {column!r} without a name of its own, the numbers of rows as pandas "
-                    f"writes them: write the table with index=False, or name the columns to use in {SCHEMA}."
-                )
+                problem = f"has the column {column!r}, the numbers of rows as pandas writes them"
+                raise DataError(f"{name!r} {problem}: write it with index=False, or list its columns in {SCHEMA}.")
         return cls(tuple(_fit_column(name, column, table.column(column), train_rows) for column in table.column_names))
 
     def encode(
@@ -166,10 +164,7 @@ class TableSchema:
             if wrong.any() and not independent:
                 row = int(wrong.argmax())
                 value = cells[row].as_py()
-                problem = (
-                    f"which {SCHEMA}, or the rows that the columns were made of, do not have: correct the row, or let "
-                    f"{SCHEMA} say that the column, a {column.kind}, can be missing or have that value"
-                )
+                problem = f"where {SCHEMA} does not allow it: correct the row, or allow it there"
                 if column.kind == NUMBER and not is_missing(value) and is_number(str(value)):
                     problem = "which is not finite: correct that cell, or empty it where it has no value"
                 place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
@@ -190,11 +185,11 @@ class TableSchema:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_schema = False
         if not is_schema:
-            raise DataError(
-                f'{str(path)!r} does not name columns as {{"columns": [{{"name": ..., "kind": "number" or "category", '
-                '"values": [...], "missing": true or false}, ...]}, each once: have `protosphere data '
-                "--export-columns FILE` write it."
+            form = (
+                '{"columns": [{"name": ..., "kind": "number" or "category", "values": [...], "missing": false}, ...]}'
             )
+            remedy = "write it by `protosphere data --export-columns FILE`"
+            raise DataError(f"{str(path)!r} does not name columns, each once, as {form}: {remedy}.")
         return cls(columns)
 
     def save(self, path: Path) -> None:
@@ -233,15 +228,12 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         return Column(column, NUMBER, missing=bool(missing.any()))
     if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
         sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
-        raise DataError(
-            f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
-            "numbers with a point."
-        )
+        problem = f"numbers with {sign} in the column {column!r}, such as {texts[0]!r}"
+        raise DataError(f"{name!r} has {problem}: write them as plain numbers with a point.")
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
-            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
-            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
+            f"{name!r} has {len(distinct)} different values in the column {column!r}, such as {texts[0]!r}, too many "
+            f"for a category: set text-column if it holds texts, correct that cell, or leave ids out in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -258,10 +250,8 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
         remedy = "correct that cell, or empty it where it has no value"
         if is_number(word.replace(",", ".", 1)):
             remedy = "write decimals with a point, and nothing between thousands"
-        raise DataError(
-            f"there is {word!r} in {place_of(name, row, train_rows)}, in the column {column!r}, whose other values are "
-            f"numbers: {remedy}; a category of all these values needs a {SCHEMA}."
-        )
+        place = f"{place_of(name, row, train_rows)}, in the column {column!r}"
+        raise DataError(f"there is {word!r} in {place} of numbers: {remedy}; a category needs a {SCHEMA}.")
 
 
 def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table], columns: Sequence[str]) -> None:
@@ -273,10 +263,8 @@ def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table], columns: Sequen
             kind = table.schema.field(column).type
             is_number_type = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
             if not (is_number_type or types.is_boolean(kind) or is_string(kind) or types.is_null(kind)):
-                raise DataError(
-                    f"{name!r} has {kind} in the column {column!r}, but features are numbers and strings: write it as "
-                    f"one of them, or name the columns to use in {SCHEMA}."
-                )
+                problem = f"has {kind} in the column {column!r}, but features are numbers and strings"
+                raise DataError(f"{name!r} {problem}: convert it, or name the columns to use in {SCHEMA}.")
 
 
 # --- cells, whatever their type --------------------------------------------------------------------------------------

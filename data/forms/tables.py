@@ -122,10 +122,8 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
     noted_names = first.class_names(label)
     for part in parts:
         if (part.class_names(label) or noted_names) != noted_names:
-            raise DataError(
-                f"column {label!r} of {source.name!r} lists other classes in {part.name} than in {first.name}: write "
-                "the same list, in the same order, into both."
-            )
+            problem = f"lists other classes in {part.name} than in {first.name}"
+            raise DataError(f"column {label!r} of {source.name!r} {problem}: write the same list into both.")
     keys = read_keys(
         source.name,
         {name: [table.column(name) for table in tables] for name in key_names},
@@ -183,8 +181,7 @@ def _find_inputs(source: TableSource, spec: DataSpec) -> tuple[str, str]:
         return NUMBERS, ""
     raise DataError(
         f"{source.name!r} has no image column and no text column; its columns are {', '.join(table.names) or 'none'}: "
-        f"name one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}, or set text-column to the one with "
-        f"texts; a site's table of numbers needs a {SCHEMA}."
+        f"name one {IMAGE_COLUMNS[0]} with struct{{bytes, path}}, or set text-column; a site's numbers need a {SCHEMA}."
     )
 
 
@@ -201,19 +198,15 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
         names = [column.name for column in schema.columns]
         for name in names:
             if name in key_names:
-                raise DataError(
-                    f"{SCHEMA} of {source.name!r} has the feature {name!r}, which is its column of labels, groups or "
-                    "sites: remove it."
-                )
+                problem = f"has the feature {name!r}, which is the column of labels, groups or sites"
+                raise DataError(f"{SCHEMA} of {source.name!r} {problem}: remove it.")
         return names
     known_names = set(first.names)
     for part in source.train[1:]:
         for name in part.names:
             if name not in known_names:
-                raise DataError(
-                    f"{source.name!r} has the column {name!r} in {part.name}, but not in {first.name}: give all tables "
-                    f"the same columns, or name those to use in {SCHEMA}."
-                )
+                problem = f"has the column {name!r} in {part.name}, but not in {first.name}"
+                raise DataError(f"{source.name!r} {problem}: add it, or name the columns to use in {SCHEMA}.")
     return [name for name in first.names if name not in key_names]
 
 
@@ -222,10 +215,8 @@ def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[s
         present = set(part.names)
         for name in names:
             if name not in present:
-                raise DataError(
-                    f"{data_set!r} has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}: "
-                    f"give all tables the columns of the first, or of {SCHEMA}."
-                )
+                problem = f"has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}"
+                raise DataError(f"{data_set!r} {problem}: give all tables the columns of the first, or of {SCHEMA}.")
 
 
 def _read_numbers(
