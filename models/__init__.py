@@ -120,8 +120,7 @@ def build(
             torch.default_generator.manual_seed(seed)
             network = make()
             if not isinstance(network, nn.Module):
-                kind = type(network).__name__
-                raise ModelError(f"it returns a {kind}; let it return a SplitModel or another torch module.")
+                raise ModelError(f"it returns a {type(network).__name__}; let it return a torch module.")
             _refuse_other_types(network)
             if not isinstance(network, SplitModel):
                 pools = name.endswith(POOLED)
@@ -133,9 +132,7 @@ def build(
         except Exception as error:
             problem = words_of(error)
             reason = f"{problem}." if isinstance(error, ModelError) else f"{problem}; {_remedy(name)}"
-            raise ModelError(
-                f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
-            ) from error
+            raise ModelError(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}") from error
     network.feature_activation = feature_activation
     network.input_shape = input_shape
     return network
@@ -152,18 +149,15 @@ def _check_name(name: str) -> None:
         return
     if ":" in name or plugins.is_file(name):
         if not plugins.is_plugin(name):
-            raise ModelError(
-                f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
-            )
+            raise ModelError(f"model {name!r} is not of the form package.module:callable or ./file.py:callable.")
         return
     from protosphere.models.vision import classifier_names
 
     if name.removesuffix(POOLED) not in classifier_names():
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
-            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
-            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
-            "./file.py:callable.",
+            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join((*SMALL, *FAMILIES))}, "
+            "torchvision's classifiers, hf:<encoder>, package.module:callable and ./file.py:callable."
         )
 
 
@@ -172,11 +166,9 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
     other = any_shape and len(input_shape) not in (0, 3)
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
-        raise ModelError(
-            f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
-            "one that you write, or a perceptron.",
-        )
+        expected = f"images (channels, height, width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or vectors"
+        remedy = "for other arrays write one, or take a perceptron"
+        raise ModelError(f"inputs have shape {input_shape}; models take {expected}; {remedy}.")
 
 
 def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> Callable[[], object]:
@@ -216,9 +208,7 @@ def _user_callable(name: str) -> Callable[..., object]:
             raise
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}") from error
     if not callable(plugin):
-        raise ModelError(
-            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}",
-        )
+        raise ModelError(f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}")
     make: Callable[..., object] = plugin
     return make
 
@@ -228,10 +218,8 @@ def _refuse_other_types(network: nn.Module) -> None:
     types = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()} - {torch.float32}
     if types:
         name = str(types.pop()).removeprefix("torch.")
-        raise ModelError(
-            f"its weights are {name}, but a client trains in float32; return the module in float32, without .half() or "
-            'similar calls (on a GPU precision = "bf16" computes in bfloat16).'
-        )
+        remedy = 'return it in float32 (on a GPU precision = "bf16" computes in bfloat16)'
+        raise ModelError(f"its weights are {name}, but a client trains in float32; {remedy}.")
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
@@ -253,8 +241,6 @@ def _remedy(name: str) -> str:
     if reads_text(name):
         return "use a text encoder, one that makes hidden states of token ids alone."
     if plugins.is_plugin(name):
-        return (
-            "the callable must be importable where the client runs and need no arguments but the keywords "
-            "input_shape, num_classes and feature_dim."
-        )
+        keywords = "input_shape, num_classes and feature_dim"
+        return f"it must be importable where the client runs and need no arguments but the keywords {keywords}."
     return "use larger images or another model."

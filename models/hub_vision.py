@@ -36,10 +36,7 @@ class HubVision(nn.Module):
         network: Any = pretrained(reference)
         network = getattr(network, "vision_model", network)
         if getattr(network, "main_input_name", "") != "pixel_values":
-            raise ModelError(
-                f"the encoder {name!r} does not take images, but inputs have the shape {input_shape}; give an "
-                "image encoder.",
-            )
+            raise ModelError(f"the encoder {name!r} does not take images, but inputs have the shape {input_shape}.")
         if isinstance(getattr(network, "pooler", None), nn.Module):
             # the pooler works on the hidden states and is often untrained
             network.pooler = nn.Identity()
@@ -71,6 +68,4 @@ def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
         return size["height"], size["width"]
     if isinstance(side, int) and side > 0:
         return side, side
-    raise ModelError(
-        f"the image processor of {name!r} has no image size; set `size` in its preprocessor_config.json.",
-    )
+    raise ModelError(f"the image processor of {name!r} has no image size; set `size` in preprocessor_config.json.")

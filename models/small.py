@@ -119,20 +119,16 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
         ModelError: the input is flat.
     """
     if len(input_shape) != 3:
-        raise ModelError(
-            f"it takes images (channels, height, width), but this data has flat vectors of shape {input_shape}; "
-            f"use one of {', '.join(FLAT)}.",
-        )
+        problem = f"it takes images, but this data has flat vectors of shape {input_shape}"
+        raise ModelError(f"{problem}; use one of {', '.join(FLAT)}.")
     return input_shape[0]
 
 
 def check_colours(name: str, input_shape: tuple[int, ...]) -> None:
     """Refuse inputs of a public encoder that are no images of 1 or 3 channels."""
     if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-        raise ModelError(
-            f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-            "another encoder."
-        )
+        problem = f"takes images of 1 or 3 channels, but inputs have the shape {input_shape}"
+        raise ModelError(f"the encoder {name!r} {problem}; give another encoder.")
 
 
 def coloured(x: Tensor, size: tuple[int, int]) -> Tensor:

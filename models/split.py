@@ -102,21 +102,17 @@ def split(
     if len(shape) == 4:
         layers["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     elif len(shape) != 2:
-        raise ModelError(
-            f"it gives an output of shape {shape} for one input; let it give (n, width) or "
-            "(n, channels, height, width).",
-        )
+        expected = "(n, width) or (n, channels, height, width)"
+        raise ModelError(f"it gives an output of shape {shape} for one input; let it give {expected}.")
     if shape[1] == num_classes:
         log.warning(
-            "warning: a model's output has as many values as there are classes (%d): they are used as the backbone's "
-            "features; if they are logits, return the layer before them",
+            "warning: a model has as many features as there are classes (%d): if they are logits, return the layer "
+            "before them",
             num_classes,
         )
     if pools and shape[1] < feature_dim:
-        raise ModelError(
-            f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}; lower that, or remove {POOLED} "
-            "from the name"
-        )
+        problem = f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}"
+        raise ModelError(f"{problem}; lower that, or remove {POOLED} from the name")
     layers["projection"] = nn.AdaptiveAvgPool1d(feature_dim) if pools else nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
 

@@ -97,19 +97,12 @@ def encoder_name(name: str) -> EncoderName:
     place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
     if separator and key != "trainable":
-        raise ModelError(
-            f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
-        )
+        raise ModelError(f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.")
     if separator and not (value.isascii() and value.isdigit()):
-        raise ModelError(
-            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
-        )
+        raise ModelError(f"model {name!r} asks for {value!r} trainable layers; give a whole number, 0 for none.")
     encoder = EncoderName(place, int(value) if separator else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
-        raise ModelError(
-            f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
-            "that starts with /, ./, ../ or ~.",
-        )
+        raise ModelError(f"model {name!r} names no encoder; give {PREFIX}owner/encoder, or {PREFIX}./folder.")
     return encoder
 
 
@@ -137,10 +130,8 @@ class Tokens:
         tokenizer = _tokenizer(self.encoder)
         special_tokens = tokenizer.num_special_tokens_to_add()
         if self.max_tokens <= special_tokens:
-            raise ModelError(
-                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {special_tokens} "
-                "tokens of its own to every text; raise max-tokens.",
-            )
+            problem = f"the tokenizer of {self.encoder!r} adds {special_tokens} tokens to every text"
+            raise ModelError(f"max-tokens is {self.max_tokens}, but {problem}; raise max-tokens.")
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
             ids = tokenizer(list(texts[start : start + BATCH]), truncation=True, max_length=self.max_tokens).input_ids
@@ -203,9 +194,7 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     """
     reference = encoder_name(name)
     if len(input_shape) != 1:
-        raise ModelError(
-            "it reads text, but this data has images; use an image model, or a data set of texts.",
-        )
+        raise ModelError("it reads text, but this data has images; use an image model, or a data set of texts.")
     # transformers initialises weights before loading, differently in each version
     with torch.random.fork_rng(devices=[]):
         encoder = pretrained(reference)
@@ -226,14 +215,10 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
     depth = getattr(config, "num_hidden_layers", 0)
     layers = next((m for m in encoder.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
     if layers is None:
-        raise ModelError(
-            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be distinguished; "
-            "use ?trainable=0, or leave it out to train all.",
-        )
+        problem = f"trainable={trainable}, but its layers share their weights or cannot be distinguished"
+        raise ModelError(f"{problem}; use ?trainable=0, or leave it out to train all.")
     if trainable > depth:
-        raise ModelError(
-            f"trainable={trainable} is more than its {depth} layers; use at most {depth}.",
-        )
+        raise ModelError(f"trainable={trainable} is more than its {depth} layers; use at most {depth}.")
     for layer in layers[depth - trainable :]:
         layer.requires_grad_(True)
 
@@ -250,9 +235,7 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
         if isinstance(m, nn.Embedding)
     ] or [getattr(config, "max_position_embeddings", None) or 0]
     if 0 < min(limits) < max_tokens:
-        raise ModelError(
-            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less.",
-        )
+        raise ModelError(f"max-tokens is {max_tokens}, but it has {min(limits)} positions; lower max-tokens.")
 
 
 def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
@@ -261,10 +244,8 @@ def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
     num_embeddings = getattr(get_embeddings(), "num_embeddings", None)
     needed = max(_tokenizer(reference.place).get_vocab().values()) + 1
     if num_embeddings is not None and needed > num_embeddings:
-        raise ModelError(
-            f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}; save the two that belong "
-            "together, or call resize_token_embeddings on the encoder and train it first.",
-        )
+        problem = f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}"
+        raise ModelError(f"{problem}; save the two that belong together.")
 
 
 def pretrained(reference: EncoderName) -> nn.Module:
@@ -275,14 +256,10 @@ def pretrained(reference: EncoderName) -> nn.Module:
         )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
-        raise ModelError(
-            f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among "
-            "them; save it whole with its save_pretrained.",
-        )
+        problem = f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, as {missing[0]}"
+        raise ModelError(f"{problem}; save it whole with its save_pretrained.")
     if getattr(encoder.config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.",
-        )
+        raise ModelError(f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.")
     network: nn.Module = encoder.float()
     return network
 
@@ -332,13 +309,9 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ModelError(
-            "hf: names need transformers, which cannot be imported here; pip install 'protosphere[text]'.",
-        ) from error
+        raise ModelError("hf: names need transformers; install it: pip install 'protosphere[text]'.") from error
     if reference.local and not Path(reference.source).is_dir():
-        raise ModelError(
-            f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}",
-        )
+        raise ModelError(f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}")
     log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
     verbosity, bars, hub_verbosity = log.get_verbosity(), log.is_progress_bar_enabled(), hub_log.get_verbosity()
     log.set_verbosity_error()
@@ -349,10 +322,8 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     try:
         yield transformers
     except Exception as error:
-        problem = words_of(error)
-        raise ModelError(
-            f"the {what} of {reference.place!r} cannot be loaded: {problem}; {_remedy(what, reference)}",
-        ) from error
+        problem = f"the {what} of {reference.place!r} cannot be loaded: {words_of(error)}"
+        raise ModelError(f"{problem}; {_remedy(what, reference)}") from error
     finally:
         log.set_verbosity(verbosity)
         hub_log.set_verbosity(hub_verbosity)
