@@ -34,13 +34,8 @@ def entry(cache_dir: Path, key: str) -> Path:
 def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Samples:
     """The entry `key`, made from what `read` returns if it is missing or damaged.
 
-    One process writes, to a temporary folder that is renamed at the end, and the others wait.
-
-    Args:
-        read: returns the samples; it may write their inputs to the empty folder that it gets.
-
-    Raises:
-        StorageError: the cache cannot be written or read back. Also whatever `read` raises.
+    One process writes, to a temporary folder that is renamed at the end, and the others wait. `read` may write inputs
+    to the empty folder that it gets. Raises StorageError if the cache cannot be written or read back.
     """
     folder = entry(cache_dir, key)
     samples = Samples.load(folder)
@@ -68,11 +63,8 @@ def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Sample
 
 @contextmanager
 def one_writer(cache_dir: Path, path: Path) -> Iterator[None]:
-    """Let the other processes wait while this one writes `path` in the cache.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Let the other processes wait while this one writes `path` in the cache. Raises StorageError if it
+    cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):

@@ -130,12 +130,8 @@ def _resize(spec: DataSpec, samples: Samples) -> Samples:
 
 @contextmanager
 def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
-    """While inside, errors of the operating system and of Arrow become one sentence about the data set.
-
-    Raises:
-        DataError: the data cannot be read.
-        OSError: the cache cannot be written.
-    """
+    """While inside, errors of the operating system and of Arrow become one sentence about the data set. Raises
+    DataError if the data cannot be read, and OSError if the cache cannot be written."""
     try:
         yield
     except Exception as error:

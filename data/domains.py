@@ -237,13 +237,8 @@ def _mix(train_counts: Mapping[str, int], test_counts: Sequence[int]) -> np.ndar
 
 
 def interleaved(counts: Sequence[int]) -> np.ndarray:
-    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion.
-
-    Row j of a table of n rows has the position (j + ½)/n; ties go to the first table.
-
-    Args:
-        counts: rows of each table.
-    """
+    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion to
+    their `counts`: row j of a table of n rows has the position (j + ½)/n; ties go to the first table."""
     sizes = np.asarray(counts, dtype=np.int64)
     tables = np.repeat(np.arange(sizes.size), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])

@@ -75,10 +75,7 @@ class Samples:
 
     def save(self, folder: Path) -> None:
         """Write what `load` reads. Inputs that a reader has already written there, as memory maps or texts, are kept.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        Raises OSError if it cannot be written."""
         if isinstance(self.inputs, Texts):
             np.save(folder / BOUNDS, self.inputs.bounds)
         elif not isinstance(self.inputs, np.memmap):

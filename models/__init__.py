@@ -65,21 +65,15 @@ def model_names(models: str) -> tuple[str, ...]:
 
 
 def model_for(models: str, partition: int) -> str:
-    """The model of one client: the names of `model_names`, assigned round-robin by partition.
-
-    Raises:
-        ModelError: as for `model_names`.
-    """
+    """The model of one client: the names of `model_names`, assigned round-robin by partition. Raises ModelError like
+    `model_names`."""
     names = model_names(models)
     return names[partition % len(names)]
 
 
 def check_model(name: str) -> None:
-    """Refuse a model that no client on this machine can train.
-
-    Raises:
-        ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
-    """
+    """Refuse a model that no client on this machine can train. Raises ModelError for an unknown name, a family, or a
+    `package.module:callable` that cannot be imported or called."""
     _check_name(name)
     if plugins.is_plugin(name) and not reads_text(name):
         _user_callable(name)

@@ -28,11 +28,7 @@ def is_efficientnet(name: str) -> bool:
 
 
 def size_of(name: str) -> int:
-    """The side in pixels to which images are resized.
-
-    Raises:
-        ModelError: the query is not a size from 32 to 512.
-    """
+    """The side in pixels to which images are resized. Raises ModelError for another size than 32 to 512."""
     _, separator, query = name.partition("?")
     if not separator:
         return USUAL_SIZE
@@ -53,11 +49,8 @@ def is_installed() -> bool:
 
 
 class EfficientNet(nn.Module):
-    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w).
-
-    Raises:
-        ModelError: the extra is not installed, or inputs are no images of 1 or 3 channels.
-    """
+    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w). Raises
+    ModelError if the extra is not installed, or inputs are no images of 1 or 3 channels."""
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()

@@ -161,11 +161,7 @@ class Encoder:
 
 
 def check_encoder(name: str) -> None:
-    """Refuse a name that is no encoder's; nothing is loaded.
-
-    Raises:
-        ModelError: the name has another form.
-    """
+    """Refuse a name that is no encoder's; nothing is loaded. Raises ModelError."""
     if is_efficientnet(name):
         size_of(name)
         return
@@ -201,10 +197,7 @@ def public_name(name: str) -> str:
 
 def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder:
     """The encoder with this name for inputs of this shape, as models take them; torch's random state is unchanged.
-
-    Raises:
-        ModelError: it is not available, or does not fit the inputs.
-    """
+    Raises ModelError if it is not available, or does not fit the inputs."""
     check_encoder(name)
     make = _maker(name, input_shape)
     try:

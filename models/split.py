@@ -155,11 +155,8 @@ def _default_layout(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, .
 def probe(
     module: nn.Module, input_shape: tuple[int, ...], call: Callable[[Tensor], object] | None = None
 ) -> tuple[int, ...]:
-    """The shape of the output of `call` (by default the module) for one input; the module is left unchanged.
-
-    Raises:
-        ModelError: the output is not a tensor.
-    """
+    """The shape of the output of `call` (by default the module) for one input; the module is left unchanged. Raises
+    ModelError if the output is not a tensor."""
     training = module.training
     module.eval()
     try:

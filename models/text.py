@@ -89,11 +89,8 @@ def same_inputs(one: str, other: str) -> bool:
 
 
 def encoder_name(name: str) -> EncoderName:
-    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded.
-
-    Raises:
-        ModelError: another query, an invalid number of layers, no id, or an invalid id.
-    """
+    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded. Raises ModelError for
+    another query, an invalid number of layers, no id, or an invalid id."""
     place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
     if separator and key != "trainable":
@@ -122,11 +119,8 @@ class Tokens:
         object.__setattr__(self, "encoder", encoder_name(self.encoder).place)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1.
-
-        Raises:
-            ModelError: transformers or the tokenizer is missing, or L leaves no room for text.
-        """
+        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1. Raises ModelError if transformers or
+        the tokenizer is missing, or L leaves no room for text."""
         tokenizer = _tokenizer(self.encoder)
         special_tokens = tokenizer.num_special_tokens_to_add()
         if self.max_tokens <= special_tokens:
@@ -266,11 +260,7 @@ def pretrained(reference: EncoderName) -> nn.Module:
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str) -> Any:
-    """The tokenizer of a hub id or path, loaded once per process.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The tokenizer of a hub id or path, loaded once per process. Raises ModelError if there is none."""
     reference = EncoderName(place)
     with loading("tokenizer", reference) as transformers:
 
@@ -301,11 +291,8 @@ def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
 
 @contextmanager
 def loading(what: str, reference: EncoderName) -> Iterator[Any]:
-    """transformers, with its and the hub's messages silenced; its errors become one sentence.
-
-    Raises:
-        ModelError: it is not installed, the folder does not exist, or it raised an error.
-    """
+    """transformers, with its and the hub's messages silenced; its errors become one sentence. Raises ModelError if it
+    is not installed, the folder does not exist, or it raised an error."""
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:

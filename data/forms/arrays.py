@@ -125,11 +125,7 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, inde
 
 def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, bool]:
     """The arrays `x`, as stored, and `y`, if present, of a `.npz` file for a model; and whether the file lists its
-    classes.
-
-    Args:
-        shape: of one input of the model; it decides which axis has the channels, if the file does not.
-    """
+    classes. The `shape` of one input decides which axis has the channels, if the file does not."""
     arrays = Arrays.load(path, ["x", "y", "axes", "classes"])
     if "x" not in arrays.by_name:
         raise arrays.refusal("has no array x: give it the inputs as x, and perhaps their labels as y")

@@ -150,10 +150,8 @@ def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callab
     """The function from a label to its class number; None for a value that is no class.
 
     A name takes precedence over a number. Numbers are class numbers, unless a class name is a whole number other than
-    its position, as with grades (1, 2, 3): then numbers are names.
-
-    Args:
-        are_positions: whether stored numbers are class numbers, whatever the names are.
+    its position, as with grades (1, 2, 3): then numbers are names. With `are_positions`, stored numbers are class
+    numbers, whatever the names are.
     """
     position = {word_of(name): label for label, name in reversed(list(enumerate(class_names)))}
     are_grades = False

@@ -79,11 +79,8 @@ def is_string(kind: Any) -> bool:
 
 
 def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
-    """Open a CSV or parquet file; only the header is read now.
-
-    Args:
-        skips_ragged: whether a CSV row with more or fewer fields than the header is skipped.
-    """
+    """Open a CSV or parquet file; only the header is read now. A CSV row with more or fewer fields than the header is
+    an error, unless `skips_ragged`."""
     import pyarrow
     import pyarrow.parquet
 

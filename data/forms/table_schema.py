@@ -133,12 +133,7 @@ class TableSchema:
 
     @classmethod
     def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
-        """Derive the schema from all rows of a table.
-
-        Args:
-            name: the data set's, for messages.
-            train_rows: the number of training samples, which come first.
-        """
+        """Derive the schema from all rows of the table of the data set `name`; training samples come first."""
         for column in table.column_names:
             if column in UNNAMED:
                 problem = f"has the column {column!r}, the numbers of rows as pandas writes them"
@@ -148,11 +143,9 @@ class TableSchema:
     def encode(
         self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows are usable, (n,) bool.
+        """The features of some rows, (n, F) float32 with NaN for a missing number; and which are usable, (n,) bool.
 
         Args:
-            name, train_rows: as in `fit`.
-            table: some rows of all columns.
             first: the number of the first row.
             independent: an invalid cell makes its row unusable instead of raising an error.
         """

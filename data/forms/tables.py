@@ -54,11 +54,7 @@ class TableSource:
 
 
 def open_folder(folder: Folder, independent: bool = False) -> TableSource:
-    """The tables of a folder, or its images as tables of paths.
-
-    Args:
-        independent: whether each row is judged by itself.
-    """
+    """The tables of a folder, or its images as tables of paths; CSV rows are skipped if `independent` and ragged."""
     is_images = folder.format == "images"
 
     def open_files(paths: Sequence[Path]) -> list[TablePart]:

@@ -60,11 +60,8 @@ class Assignment:
 
 
 def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool = False) -> Assignment:
-    """The assignment of `data`, stored in the cache; the first process computes it, others wait.
-
-    Args:
-        single: whether a single client has all rows as its own, and no partitioner runs.
-    """
+    """The assignment of `data`, stored in the cache; the first process computes it, others wait. If it is `single`, one
+    client has all rows as its own, and no partitioner runs."""
     if single and spec.shared_test_share:
         raise DataError("a client with its own data-path has no samples for the others; set `ensemble-every` to 0.")
     file = _file(spec, data, Path(cache_dir), single)

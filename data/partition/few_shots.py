@@ -80,11 +80,8 @@ def _refuse_few_classes(spec: DataSpec, num_classes: np.ndarray, domain_names: S
 
 
 def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) -> np.ndarray:
-    """Draw how many samples of each cell each client wants: (clients, cells) int64.
-
-    Args:
-        allowed: (clients, cells) bool, the cells that a client may draw, at least 2 each.
-    """
+    """Draw how many samples of each cell each client wants, (clients, cells) int64, of those that are `allowed`
+    (clients, cells) bool, at least 2 each."""
     clients, cells = allowed.shape
     most = np.minimum(spec.ways + spec.ways_spread, allowed.sum(axis=1))
     fewest = np.minimum(max(FEWEST_WAYS, spec.ways - spec.ways_spread), most)
