@@ -46,15 +46,9 @@ SMALLEST_SIDE = 8  # pixels
 
 
 def model_names(models: str) -> tuple[str, ...]:
-    """The model names that the setting `models` stands for.
-
-    Args:
-        models: comma-separated names and families; a name that is listed twice is assigned twice.
-
-    Raises:
-        ModelError: an unknown name, or none at all. For a `package.module:callable`, only the form is checked here;
-            `build` imports it, because only the client that trains it must have it.
-    """
+    """The model names that the setting `models`, comma-separated names and families, stands for; a name that is listed
+    twice is assigned twice. Raises ModelError for an unknown name, or none at all. A `package.module:callable` is
+    imported only by `build`, because only the client that trains it must have it."""
     items = [name.strip() for name in models.split(",") if name.strip()]
     if not items:
         raise ModelError(f"models is {models!r}, which names no model; give a family ({', '.join(FAMILIES)}) or names.")
@@ -90,11 +84,10 @@ def build(
     """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
 
     Args:
-        name: one of ours, a torchvision classifier constructor, also with `?pool` after it (`split`),
-            `hf:<hub id or path>` (see `protosphere.models.text`), `package.module:callable` or
-            `./file.py:callable` (`model` unless it is named), which is called as callable(input_shape=,
-            num_classes=, feature_dim=), with those of the three that it has, and returns a
-            SplitModel, or a backbone that `protosphere.models.split.split` completes.
+        name: one of ours, a torchvision classifier constructor, also with `?pool` after it, `hf:<hub id or path>`
+            (text.py), `package.module:callable` or `./file.py:callable` (`model` unless it is named). That is called
+            with those of input_shape, num_classes and feature_dim that it accepts, and returns a SplitModel, or a
+            backbone that `split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
             for a callable, or a perceptron, which flattens it.
         feature_dim: d. num_classes: K.

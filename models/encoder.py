@@ -53,16 +53,9 @@ CPU = torch.device("cpu")
 class Encoder:
     """Encodes samples: u = R h(x).
 
-    Args:
-        name: as above; the folder of a file or local encoder does not matter.
-        network: (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged.
-        dim: d.
-
-    Attributes:
-        fingerprint: of name, weights and R.
-
-    Raises:
-        ModelError: the network returns something else, or two different results for one input.
+    The network is (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged. `fingerprint` is that of name, without
+    the folder of a file or local encoder, weights and R. Raises ModelError if the network returns something else, or
+    two different results for one input.
     """
 
     def __init__(self, name: str, network: nn.Module, input_shape: tuple[int, ...], dim: int):
@@ -100,11 +93,7 @@ class Encoder:
     @torch.no_grad()
     def together(self, inputs: Tensor, device: torch.device = CPU) -> Tensor:
         """As a call, except for the last bits, and faster: all samples in one batch, unless that fails or differs. A
-        GPU with bfloat16 uses it for products, so the last bits differ from a CPU's.
-
-        Returns:
-            (n, d) float32 on the CPU.
-        """
+        GPU with bfloat16 uses it for products, so the last bits differ from a CPU's. (n, d) float32 on the CPU."""
         try:
             features = self._encode_on(device, inputs)
             ends = torch.stack([self._encode_on(device, one)[0] for one in (inputs[:1], inputs[-1:])])

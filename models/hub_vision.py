@@ -15,14 +15,8 @@ class HubVision(nn.Module):
     """(n, C, H, W) from -1 to 1, of 1 or 3 channels -> the mean of the last hidden states: (n, w).
 
     For an encoder of images and texts (CLIP), it is the image half. If the image processor would crop the border, the
-    whole image is resized instead.
-
-    Args:
-        name: as above; `?trainable=` is dropped.
-
-    Raises:
-        ModelError: transformers is missing, the encoder or its image processor is not found, or it does not take
-            images.
+    whole image is resized instead. Raises ModelError if transformers is missing, the encoder or its image processor is
+    not found, or it does not take images.
     """
 
     mean: Tensor

@@ -19,8 +19,6 @@ class SplitModel(nn.Module):
 
     Args:
         extractor: (n, *input_shape) -> (n, d), its last layer linear, or a pooling of features.
-        feature_dim: d.
-        num_classes: K.
         feature_activation: what is applied to z: "linear" leaves negative coordinates within reach of aligned
             prototypes; "relu" is for TinyProto's analysis of dead units.
 
@@ -55,10 +53,7 @@ class SplitModel(nn.Module):
 
 class WrappedModel(nn.Module):
     """A SplitModel inside another module, which has the same methods; unless overridden, they are those of the model.
-
-    Args:
-        model: taken over; do not use it by itself afterwards.
-    """
+    Do not use the model by itself afterwards."""
 
     def __init__(self, model: SplitModel) -> None:
         super().__init__()
@@ -87,15 +82,12 @@ def split(
     feature_activation: str = "linear",
     pools: bool = False,
 ) -> SplitModel:
-    """Bring a backbone to d: global average pooling of a feature map, then one linear layer.
+    """Bring a backbone, (n, *input_shape) -> (n, width) or (n, width, h, w), to d: global average pooling of a feature
+    map, then one linear layer.
 
-    Args:
-        backbone: (n, *input_shape) -> (n, width) or (n, width, h, w), of any width.
-        pools: whether means of neighbouring features replace the linear layer, as in ProtoNorm's release: feature j is
-            the mean of the backbone's features from floor(j width / d) to ceil((j + 1) width / d).
-
-    Raises:
-        ModelError: the backbone returns something else, or has fewer features than d with `pools`.
+    With `pools`, means of neighbouring features replace the linear layer, as in ProtoNorm's release: feature j is the
+    mean of the backbone's features from floor(j width / d) to ceil((j + 1) width / d). Raises ModelError if the
+    backbone returns something else, or has fewer features than d with `pools`.
     """
     shape = probe(backbone, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(backbone=backbone)

@@ -35,12 +35,8 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class EncoderName:
-    """A parsed model name.
-
-    Args:
-        place: a hub id, or a path, which starts with /, ./, ../ or ~.
-        trainable: how many of the last layers are trained; None for the whole encoder.
-    """
+    """A parsed model name: the `place`, a hub id or a path, which starts with /, ./, ../ or ~, and how many of the last
+    layers are `trainable`, None for all of the encoder."""
 
     place: str
     trainable: int | None = None
@@ -136,12 +132,8 @@ class Tokens:
 
 
 class TextEncoder(nn.Module):
-    """Token ids -> the mean of an encoder's last hidden states over a text's tokens.
-
-    Args:
-        encoder: a transformers model that takes ids and a mask and returns `last_hidden_state`; its pooler, which would
-            never be trained, is removed.
-    """
+    """Token ids -> the mean of an encoder's last hidden states over a text's tokens; its pooler, which would never be
+    trained, is removed."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -176,15 +168,9 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 
     With `?trainable=n`, the last n layers are trained; embeddings, earlier layers and whatever follows the layers are
     frozen. An encoder whose layers share their weights (ALBERT) can only be trained or frozen as a whole. torch's
-    random state is unchanged.
-
-    Args:
-        name: as `encoder_name` reads it.
-        input_shape: (L,), L = max-tokens.
-
-    Raises:
-        ModelError: transformers is missing; the encoder or tokenizer is unavailable, incomplete, or they do not belong
-            together; more layers or positions than it has; an input that is no row of tokens.
+    random state is unchanged. `input_shape` is (L,), L = max-tokens. Raises ModelError if transformers is missing; the
+    encoder or tokenizer is unavailable, incomplete, or they do not belong together; more layers or positions are asked
+    for than it has; or the input is no row of tokens.
     """
     reference = encoder_name(name)
     if len(input_shape) != 1:
