@@ -202,19 +202,12 @@ def join_tables(spec: DataSpec, target: Path) -> Samples:
             what = "classes.txt" if source.class_names != first.class_names else SCHEMA
             raise DataError(f"domains {names[0]!r} and {name!r} differ in {what}: give both the same, or none.")
 
-    train = [(index, part) for index, source in enumerate(sources) for part in source.train]
-    test = [(index, part) for index, source in enumerate(sources) for part in source.test]
-    joined = replace(
-        first,
-        name=short_name(spec.dataset),
-        train=[part for _, part in train],
-        test=[part for _, part in test],
-        domain_of_part=[index for index, _ in (*train, *test)],
-    )
-    samples = read_tables(joined, spec, target)
+    parts = [replace(part, domain=index) for index, source in enumerate(sources) for part in source.parts]
+    parts.sort(key=lambda part: part.is_test)
+    samples = read_tables(replace(first, name=short_name(spec.dataset), parts=parts), spec, target)
     domains = samples.domains
     assert domains is not None
-    if spec.classes == "same" and not joined.class_names:
+    if spec.classes == "same" and not first.class_names:
         _refuse_other_labels(samples, names)
     train_counts, test_counts = (
         np.bincount(part, minlength=len(names)).tolist() for part in np.split(domains, [samples.train_rows])

@@ -34,12 +34,15 @@ class TablePart:
         name: of the file, for messages. schema: its columns. batches: returns some columns, as tables of at most the
             given number of rows.
         opens_files: whether an image given by its path is read; the path may be any file of this machine.
+        is_test: whether it has official test samples. domain: of all its samples; None without domains.
     """
 
     name: str
     schema: pyarrow.Schema
     batches: Callable[[Sequence[str], int], Iterator[pyarrow.Table]]
     opens_files: bool = False
+    is_test: bool = False
+    domain: int | None = None
 
     @cached_property
     def names(self) -> list[str]:

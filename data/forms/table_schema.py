@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,26 +142,24 @@ class TableSchema:
         return cls(tuple(_fit_column(name, column, table.column(column), train_rows) for column in table.column_names))
 
     def encode(
-        self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
+        self, name: str, tables: Sequence[pyarrow.Table], train_rows: int, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of some rows, (n, F) float32 with NaN for a missing number; and which are usable, (n,) bool.
-
-        Args:
-            first: the number of the first row.
-            independent: an invalid cell makes its row unusable instead of raising an error.
-        """
-        parts = [np.zeros((table.num_rows, 0), np.float32)]
-        usable = np.ones(table.num_rows, dtype=bool)
+        """The features of all rows, (n, F) float32 with NaN for a missing number; and which are usable, (n,) bool. An
+        invalid cell is an error, unless rows are `independent`."""
+        rows = sum(table.num_rows for table in tables)
+        parts = [np.zeros((rows, 0), np.float32)]
+        usable = np.ones(rows, dtype=bool)
         for column in self.columns:
-            cells = table.column(column.name)
-            features, wrong = column.encode(cells)
+            # in another file the column may have another type
+            cells = [table.column(column.name) for table in tables]
+            features, wrong = map(np.concatenate, zip(*map(column.encode, cells), strict=True))
             if wrong.any() and not independent:
                 row = int(wrong.argmax())
-                value = cells[row].as_py()
+                value = next(islice(chain.from_iterable(cells), row, None)).as_py()
                 problem = f"where {SCHEMA} does not allow it: correct the row, or allow it there"
                 if column.kind == NUMBER and not is_missing(value) and is_number(str(value)):
                     problem = "which is not finite: correct that cell, or empty it where it has no value"
-                place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
+                place = f"{place_of(name, row, train_rows)}, in the column {column.name!r}"
                 raise DataError(f"there is {describe_cell(value)} in {place}, {problem}.")
             usable &= ~wrong
             parts.append(features)
@@ -247,13 +246,12 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
         raise DataError(f"there is {word!r} in {place} of numbers: {remedy}; a category needs a {SCHEMA}.")
 
 
-def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table], columns: Sequence[str]) -> None:
+def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table]) -> None:
     """Refuse features that are neither strings nor numbers."""
     from pyarrow import types
 
     for table in tables:
-        for column in columns:
-            kind = table.schema.field(column).type
+        for column, kind in zip(table.schema.names, table.schema.types, strict=True):
             is_number_type = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
             if not (is_number_type or types.is_boolean(kind) or is_string(kind) or types.is_null(kind)):
                 problem = f"has {kind} in the column {column!r}, but features are numbers and strings"

@@ -35,41 +35,29 @@ class TableSource:
 
     Attributes:
         name: the data set's, for messages.
-        train, test: the parts.
+        parts: those of training samples come first.
         class_names: the known names, () for none.
         are_positions: whether labels are class numbers, whatever the names are.
         schema: the columns.json, if there is one.
         may_be_numbers: whether the columns may be numbers and categories.
-        domain_of_part: the domain of each part, () without domains.
     """
 
     name: str
-    train: Sequence[TablePart]
-    test: Sequence[TablePart]
+    parts: Sequence[TablePart]
     class_names: tuple[str, ...] = ()
     are_positions: bool = False
     schema: Path | None = None
     may_be_numbers: bool = True
-    domain_of_part: Sequence[int] = ()
 
 
 def open_folder(folder: Folder, independent: bool = False) -> TableSource:
     """The tables of a folder, or its images as tables of paths; CSV rows are skipped if `independent` and ragged."""
-    is_images = folder.format == "images"
-
-    def open_files(paths: Sequence[Path]) -> list[TablePart]:
-        if is_images:
-            return [_open_images(folder, paths)]
-        return [open_table(path, skips_ragged=independent) for path in paths]
-
-    return TableSource(
-        folder.name,
-        open_files(folder.train),
-        open_files(folder.test),
-        folder.class_names,
-        are_positions=is_images,
-        schema=None if is_images else folder.schema,
-    )
+    if folder.format == "images":
+        parts = [_open_images(folder, folder.train), replace(_open_images(folder, folder.test), is_test=True)]
+        return TableSource(folder.name, parts, folder.class_names, are_positions=True)
+    parts = [open_table(path, skips_ragged=independent) for path in folder.train]
+    parts += [replace(open_table(path, skips_ragged=independent), is_test=True) for path in folder.test]
+    return TableSource(folder.name, parts, folder.class_names, schema=folder.schema)
 
 
 def _open_images(folder: Folder, paths: Sequence[Path]) -> TablePart:
@@ -98,13 +86,13 @@ def open_hub(hub_id: str, splits: Mapping[str, datasets.Dataset], train: str, te
 
         return TablePart(f"split {name}", split.features.arrow_schema, batches, opens_files=True)
 
-    tests = [open_split(test)] if test else []
-    return TableSource(hub_id, [open_split(train)], tests, may_be_numbers=False)
+    tests = [replace(open_split(test), is_test=True)] if test else []
+    return TableSource(hub_id, [open_split(train), *tests], may_be_numbers=False)
 
 
 def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
     """The samples of tables; images and texts are written to the folder `target`."""
-    first, parts = source.train[0], [*source.train, *source.test]
+    first, parts = source.parts[0], source.parts
     kind, inputs = _find_inputs(source, spec)
     label = spec.columns.find_label(source.name, first.names, inputs)
     key_names = [label, *spec.columns.extra]
@@ -115,6 +103,7 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
     _refuse_lacking(source.name, parts, [*feature_names, *key_names, *([inputs] if inputs else [])])
 
     tables = [part.read([*feature_names, *key_names]) for part in parts]
+    sizes = [table.num_rows for table in tables]
     noted_names = first.class_names(label)
     for part in parts:
         if (part.class_names(label) or noted_names) != noted_names:
@@ -126,13 +115,12 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
         label,
         spec.columns,
         source.class_names or noted_names,
-        train_rows=sum(table.num_rows for table in tables[: len(source.train)]),
+        train_rows=sum(size for size, part in zip(sizes, parts, strict=True) if not part.is_test),
         are_positions=source.are_positions or bool(noted_names),
         independent=spec.independent,
     )
-    if source.domain_of_part:
-        sizes = [table.num_rows for table in tables]
-        keys = replace(keys, domains=np.repeat(source.domain_of_part, sizes).astype(np.int64))
+    if first.domain is not None:
+        keys = replace(keys, domains=np.repeat([part.domain for part in parts], sizes).astype(np.int64))
 
     if kind == NUMBERS:
         tables = [table.select(feature_names) for table in tables]
@@ -161,7 +149,7 @@ def _find_inputs(source: TableSource, spec: DataSpec) -> tuple[str, str]:
         return TEXTS, columns.text
     if source.schema:
         return NUMBERS, ""
-    table = source.train[0]
+    table = source.parts[0]
     free = [name for name in table.names if name not in columns.named.values()]
     for name in free:
         if table.notes.get(name, {}).get("_type") == "Image":
@@ -189,7 +177,6 @@ def may_hold_images(table: TablePart) -> bool:
 
 def _feature_names(source: TableSource, schema: TableSchema | None, key_names: Sequence[str]) -> list[str]:
     """The columns that become features."""
-    first = source.train[0]
     if schema is not None:
         names = [column.name for column in schema.columns]
         for name in names:
@@ -197,10 +184,11 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
                 problem = f"has the feature {name!r}, which is the column of labels, groups or sites"
                 raise DataError(f"{SCHEMA} of {source.name!r} {problem}: remove it.")
         return names
+    first = source.parts[0]
     known_names = set(first.names)
-    for part in source.train[1:]:
+    for part in source.parts:
         for name in part.names:
-            if name not in known_names:
+            if name not in known_names and not part.is_test:
                 problem = f"has the column {name!r} in {part.name}, but not in {first.name}"
                 raise DataError(f"{source.name!r} {problem}: add it, or name the columns to use in {SCHEMA}.")
     return [name for name in first.names if name not in key_names]
@@ -218,19 +206,11 @@ def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[s
 def _read_numbers(
     tables: Sequence[pyarrow.Table], keys: Samples, schema: TableSchema | None, independent: bool
 ) -> Samples:
-    name = keys.name
-    refuse_odd_types(name, tables, tables[0].column_names)
+    refuse_odd_types(keys.name, tables)
     if schema is None:
-        schema = TableSchema.fit(name, join_tables(name, tables), keys.train_rows)
-    parts, usable_parts = [], []
-    first = 0
-    for table in tables:
-        features, usable = schema.encode(name, table, keys.train_rows, first, independent)
-        parts.append(features)
-        usable_parts.append(usable)
-        first += table.num_rows
-    samples = replace(keys, inputs=np.concatenate(parts), columns=schema.columns)
-    return samples.take(np.flatnonzero(np.concatenate(usable_parts) & keys.are_usable))
+        schema = TableSchema.fit(keys.name, join_tables(keys.name, tables), keys.train_rows)
+    inputs, usable = schema.encode(keys.name, tables, keys.train_rows, independent)
+    return replace(keys, inputs=inputs, columns=schema.columns).take(np.flatnonzero(usable & keys.are_usable))
 
 
 def _read_texts(parts: Sequence[TablePart], column: str, keys: Samples, target: Path, independent: bool) -> Samples:
