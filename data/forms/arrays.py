@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,20 +32,19 @@ _BLOCK = 4096  # rows
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Arrays by name, of a data set with a `name` for messages."""
+    """Arrays by name, of a data set with a `name` for messages; a file may have `others`."""
 
     name: str
     by_name: Mapping[str, np.ndarray]
+    others: Sequence[str] = ()
 
     @classmethod
     def load(cls, path: Path, names: Collection[str]) -> Arrays:
         """Those of some names that a `.npz` file has."""
         try:
             with np.load(path, allow_pickle=False) as archive:
-                _refuse_misnamed(str(path), [name for name in archive.files if name not in names])
-                return cls(str(path), {name: archive[name] for name in archive.files if name in names})
-        except DataError:
-            raise
+                arrays = {name: archive[name] for name in archive.files if name in names}
+                return cls(str(path), arrays, [name for name in archive.files if name not in names])
         except Exception as error:
             # broken archives and pickled objects raise exceptions of every kind
             raise DataError(
@@ -120,6 +119,7 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, inde
                 f"{setting} is {column!r}, but arrays have their inputs in x and their labels in y: leave it empty."
             )
     arrays = Arrays.load(path, [*_NAMES, *columns.extra, *(name + _TEST for name in columns.extra)])
+    _refuse_misnamed(arrays.name, arrays.others)
     return arrange(arrays.name, arrays.by_name, class_names, columns, independent)
 
 

@@ -15,7 +15,7 @@ from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.cache import entry, one_writer
+from protosphere.data.cache import entry, once
 from protosphere.data.decode import data_key, open_data
 from protosphere.data.partition.partitioners import (
     COLUMN,
@@ -64,16 +64,16 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool =
     client has all rows as its own, and no partitioner runs."""
     if single and spec.shared_test_share:
         raise DataError("a client with its own data-path has no samples for the others; set `ensemble-every` to 0.")
-    file = _file(spec, data, Path(cache_dir), single)
-    rows = read_assignment(file, len(data.labels))
-    if rows is not None:
+
+    def make(file: Path) -> Assignment:
+        rows = _assign(spec, data, single)
+        parts = [*rows.train, *rows.test, *rows.validation, rows.shared]
+        with replacing(file) as partial, partial.open("wb") as stream:
+            np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
         return rows
-    with one_writer(cache_dir, file):
-        rows = read_assignment(file, len(data.labels))
-        if rows is None:
-            rows = _assign(spec, data, single)
-            _write_assignment(file, rows)
-    return rows
+
+    file = _file(spec, data, Path(cache_dir), single)
+    return once(cache_dir, file, lambda file: read_assignment(file, len(data.labels)), make)
 
 
 def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
@@ -224,12 +224,6 @@ def _file(spec: DataSpec, data: Samples, cache_dir: Path, single: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not single else ""
     content = json.dumps([FORMAT, data.key, single, asdict(spec), table], sort_keys=True)
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
-
-
-def _write_assignment(file: Path, rows: Assignment) -> None:
-    parts = [*rows.train, *rows.test, *rows.validation, rows.shared]
-    with replacing(file) as partial, partial.open("wb") as stream:
-        np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
 
 
 def read_assignment(file: Path, total: int) -> Assignment | None:
