@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,24 +141,22 @@ class TableSchema:
         return cls(tuple(_fit_column(name, column, table.column(column), train_rows) for column in table.column_names))
 
     def encode(
-        self, name: str, tables: Sequence[pyarrow.Table], train_rows: int, independent: bool = False
+        self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of all rows, (n, F) float32 with NaN for a missing number; and which are usable, (n,) bool. An
-        invalid cell is an error, unless rows are `independent`."""
-        rows = sum(table.num_rows for table in tables)
-        parts = [np.zeros((rows, 0), np.float32)]
-        usable = np.ones(rows, dtype=bool)
+        """The features of the rows from `first`, (n, F) float32 with NaN for a missing number; and which are usable,
+        (n,) bool. An invalid cell is an error, unless rows are `independent`."""
+        parts = [np.zeros((table.num_rows, 0), np.float32)]
+        usable = np.ones(table.num_rows, dtype=bool)
         for column in self.columns:
-            # in another file the column may have another type
-            cells = [table.column(column.name) for table in tables]
-            features, wrong = map(np.concatenate, zip(*map(column.encode, cells), strict=True))
+            cells = table.column(column.name)
+            features, wrong = column.encode(cells)
             if wrong.any() and not independent:
                 row = int(wrong.argmax())
-                value = next(islice(chain.from_iterable(cells), row, None)).as_py()
+                value = cells[row].as_py()
                 problem = f"where {SCHEMA} does not allow it: correct the row, or allow it there"
                 if column.kind == NUMBER and not is_missing(value) and is_number(str(value)):
                     problem = "which is not finite: correct that cell, or empty it where it has no value"
-                place = f"{place_of(name, row, train_rows)}, in the column {column.name!r}"
+                place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
                 raise DataError(f"there is {describe_cell(value)} in {place}, {problem}.")
             usable &= ~wrong
             parts.append(features)

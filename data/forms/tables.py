@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.data.forms.columns import IMAGE_COLUMNS, TEXT_COLUMNS
 from protosphere.data.forms.folders import SCHEMA, Folder, class_of
-from protosphere.data.forms.images import Stored, decode_images, read_file, refuse_image_size
+from protosphere.data.forms.images import decode_images, read_file, refuse_image_size
 from protosphere.data.forms.labels import read_keys
 from protosphere.data.forms.table_files import BATCH, TablePart, open_table
 from protosphere.data.forms.table_schema import TableSchema, join_tables, refuse_odd_types
@@ -127,15 +128,7 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
         return _read_numbers(tables, keys, schema, spec.independent)
     if kind == TEXTS:
         return _read_texts(parts, inputs, keys, target, spec.independent)
-
-    def images() -> Iterator[tuple[int, str, Stored]]:
-        for row, place, part, cell in _cells(parts, inputs, keys):
-            stored = to_python(cell)
-            if part.opens_files and stored and stored.get("bytes") is None and stored.get("path"):
-                stored = read_file(stored["path"])
-            yield row, place, stored
-
-    rows = decode_images(images, target / INPUTS, spec.image_size, spec.independent)
+    rows = decode_images(partial(_cells, parts, inputs, keys), target / INPUTS, spec.image_size, spec.independent)
     return replace(keys.take(rows), inputs=np.load(target / INPUTS, mmap_mode="r"), scale=255.0)
 
 
@@ -209,16 +202,22 @@ def _read_numbers(
     refuse_odd_types(keys.name, tables)
     if schema is None:
         schema = TableSchema.fit(keys.name, join_tables(keys.name, tables), keys.train_rows)
-    inputs, usable = schema.encode(keys.name, tables, keys.train_rows, independent)
-    return replace(keys, inputs=inputs, columns=schema.columns).take(np.flatnonzero(usable & keys.are_usable))
+    features, usable = [], keys.are_usable
+    first = 0
+    for table in tables:
+        encoded, are_valid = schema.encode(keys.name, table, keys.train_rows, first, independent)
+        features.append(encoded)
+        usable[first : first + table.num_rows] &= are_valid
+        first += table.num_rows
+    samples = replace(keys, inputs=np.concatenate(features), columns=schema.columns)
+    return samples.take(np.flatnonzero(usable))
 
 
 def _read_texts(parts: Sequence[TablePart], column: str, keys: Samples, target: Path, independent: bool) -> Samples:
     rows: list[int] = []
 
     def texts() -> Iterator[str]:
-        for row, place, _, cell in _cells(parts, column, keys):
-            text = to_python(cell)
+        for row, place, text in _cells(parts, column, keys):
             if isinstance(text, str) and text.strip():
                 rows.append(row)
                 yield text
@@ -229,13 +228,17 @@ def _read_texts(parts: Sequence[TablePart], column: str, keys: Samples, target: 
     return replace(keys.take(np.array(rows, dtype=np.int64)), inputs=inputs)
 
 
-def _cells(parts: Sequence[TablePart], column: str, keys: Samples) -> Iterator[tuple[int, str, TablePart, Any]]:
-    """The cells of a column in the rows with usable keys, each with its row, its place for messages and its part."""
+def _cells(parts: Sequence[TablePart], column: str, keys: Samples) -> Iterator[tuple[int, str, Any]]:
+    """The values of a column in the rows with usable keys, each after its row and its place for messages."""
     usable = keys.are_usable
     row = 0
     for part in parts:
         for batch in part.batches([column], BATCH):
             for cell in batch.column(0):
                 if usable[row]:
-                    yield row, place_of(keys.name, row, keys.train_rows), part, cell
+                    value = to_python(cell)
+                    is_file = isinstance(value, dict) and value.get("bytes") is None and value.get("path")
+                    if part.opens_files and is_file:
+                        value = read_file(value["path"])
+                    yield row, place_of(keys.name, row, keys.train_rows), value
                 row += 1
