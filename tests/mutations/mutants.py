@@ -626,8 +626,8 @@ MUTANTS = {
     ),
     "features of one sample with the label of another": Mutant(
         D + "domains.py",
-        'kind="stable")] = np.argsort(domains, kind="stable")',
-        'kind="stable")] = np.argsort(domains, kind="stable")[::-1]',
+        "numbers[samples.labels]",
+        "numbers[samples.labels[::-1]]",
         "tests/data/test_domains.py",
     ),
     "classes of domains matched by number": Mutant(
