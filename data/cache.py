@@ -7,17 +7,17 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
 from protosphere.core.errors import StorageError
 from protosphere.data.samples import Samples
 
-FORMAT = 6
+FORMAT = 7
+T = TypeVar("T")
 
 
 def make_key(content: Any) -> str:
@@ -32,53 +32,42 @@ def entry(cache_dir: Path, key: str) -> Path:
 
 
 def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Samples:
-    """The entry `key`, made from what `read` returns if it is missing or damaged.
+    """The entry `key`, made `once` of what `read` returns, which may write inputs to the empty folder that it gets."""
 
-    One process writes, to a temporary folder that is renamed at the end, and the others wait.
-
-    Args:
-        read: returns the samples; it may write their inputs to the empty folder that it gets.
-
-    Raises:
-        StorageError: the cache cannot be written or read back. Also whatever `read` raises.
-    """
-    folder = entry(cache_dir, key)
-    samples = Samples.load(folder)
-    if samples is not None:
-        return samples
-
-    with one_writer(cache_dir, folder):
+    def make(folder: Path) -> Samples:
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            read(partial).save(partial)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         samples = Samples.load(folder)
         if samples is None:
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            try:
-                partial.mkdir()
-                read(partial).save(partial)
-                shutil.rmtree(folder, ignore_errors=True)
-                os.rename(partial, folder)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-            samples = Samples.load(folder)
+            raise StorageError(f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.")
+        return samples
 
-    if samples is None:
-        raise StorageError(f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.")
-    return samples
+    return once(cache_dir, entry(cache_dir, key), Samples.load, make)
 
 
-@contextmanager
-def one_writer(cache_dir: Path, path: Path) -> Iterator[None]:
-    """Let the other processes wait while this one writes `path` in the cache.
+def once(cache_dir: Path, path: Path, load: Callable[[Path], T | None], make: Callable[[Path], T]) -> T:
+    """What `load` reads at a path in the cache. If it is missing or damaged, one process calls `make`, which writes it,
+    and the others wait. Raises StorageError if the cache cannot be written."""
+    content = load(path)
+    if content is not None:
+        return content
 
-    Raises:
-        StorageError: it cannot be written.
-    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
-            yield
+            content = load(path)
+            if content is None:
+                content = make(path)
     except OSError as error:
         raise StorageError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "set PROTOSPHERE_HOME to a writable folder."
         ) from error
+    return content

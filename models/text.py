@@ -24,17 +24,19 @@ from protosphere.core.plugins import placeless
 PREFIX = "hf:"
 PADDING = -1  # no token's id, so a tokenizer needs no padding token
 BATCH = 256  # texts tokenised at a time: a long note is tokenised whole before it is cut
+# of an encoder's folder
+FILES = {
+    "tokenizer": "its tokenizer.json",
+    "encoder": "its config.json and its weights",
+    "image processor": "its preprocessor_config.json",
+}
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class EncoderName:
-    """A parsed model name.
-
-    Args:
-        place: a hub id, or a path, which starts with /, ./, ../ or ~.
-        trainable: how many of the last layers are trained; None for the whole encoder.
-    """
+    """A parsed model name: the `place`, a hub id or a path, which starts with /, ./, ../ or ~, and how many of the last
+    layers are `trainable`, None for all of the encoder."""
 
     place: str
     trainable: int | None = None
@@ -55,17 +57,19 @@ def seed_name(name: str) -> str:
     run must not depend on it; for an object, it is its displayed name."""
     if objects.is_object(name):
         return objects.label_of(name)
-    place, query, trainable = name.partition("?")
-    folder = place.removeprefix(PREFIX)
-    local = reads_text(name) and EncoderName(folder).local
-    return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else placeless(name)
+    return _rename_folder(name, Path(name.partition("?")[0].removeprefix(PREFIX)).name)
 
 
 def told_name(name: str) -> str:
     """A model's name without the path of a local encoder, which a site keeps to itself."""
+    return _rename_folder(name, "local")
+
+
+def _rename_folder(name: str, folder: str) -> str:
+    """A model's name with another name for the folder of a local encoder, and without the folder of a file."""
     place, query, trainable = name.partition("?")
-    local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
-    return f"{PREFIX}local{query}{trainable}" if local else placeless(name)
+    is_local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
+    return f"{PREFIX}{folder}{query}{trainable}" if is_local else placeless(name)
 
 
 def reads_text(name: str) -> bool:
@@ -81,27 +85,17 @@ def same_inputs(one: str, other: str) -> bool:
 
 
 def encoder_name(name: str) -> EncoderName:
-    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded.
-
-    Raises:
-        ModelError: another query, an invalid number of layers, no id, or an invalid id.
-    """
+    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded. Raises ModelError for
+    another query, an invalid number of layers, no id, or an invalid id."""
     place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
     if separator and key != "trainable":
-        raise ModelError(
-            f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
-        )
+        raise ModelError(f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.")
     if separator and not (value.isascii() and value.isdigit()):
-        raise ModelError(
-            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
-        )
+        raise ModelError(f"model {name!r} asks for {value!r} trainable layers; give a whole number, 0 for none.")
     encoder = EncoderName(place, int(value) if separator else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
-        raise ModelError(
-            f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
-            "that starts with /, ./, ../ or ~.",
-        )
+        raise ModelError(f"model {name!r} names no encoder; give {PREFIX}owner/encoder, or {PREFIX}./folder.")
     return encoder
 
 
@@ -121,18 +115,13 @@ class Tokens:
         object.__setattr__(self, "encoder", encoder_name(self.encoder).place)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1.
-
-        Raises:
-            ModelError: transformers or the tokenizer is missing, or L leaves no room for text.
-        """
+        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1. Raises ModelError if transformers or
+        the tokenizer is missing, or L leaves no room for text."""
         tokenizer = _tokenizer(self.encoder)
         special_tokens = tokenizer.num_special_tokens_to_add()
         if self.max_tokens <= special_tokens:
-            raise ModelError(
-                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {special_tokens} "
-                "tokens of its own to every text; raise max-tokens.",
-            )
+            problem = f"the tokenizer of {self.encoder!r} adds {special_tokens} tokens to every text"
+            raise ModelError(f"max-tokens is {self.max_tokens}, but {problem}; raise max-tokens.")
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
             ids = tokenizer(list(texts[start : start + BATCH]), truncation=True, max_length=self.max_tokens).input_ids
@@ -143,12 +132,8 @@ class Tokens:
 
 
 class TextEncoder(nn.Module):
-    """Token ids -> the mean of an encoder's last hidden states over a text's tokens.
-
-    Args:
-        encoder: a transformers model that takes ids and a mask and returns `last_hidden_state`; its pooler, which would
-            never be trained, is removed.
-    """
+    """Token ids -> the mean of an encoder's last hidden states over a text's tokens; its pooler, which would never be
+    trained, is removed."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -183,21 +168,13 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 
     With `?trainable=n`, the last n layers are trained; embeddings, earlier layers and whatever follows the layers are
     frozen. An encoder whose layers share their weights (ALBERT) can only be trained or frozen as a whole. torch's
-    random state is unchanged.
-
-    Args:
-        name: as `encoder_name` reads it.
-        input_shape: (L,), L = max-tokens.
-
-    Raises:
-        ModelError: transformers is missing; the encoder or tokenizer is unavailable, incomplete, or they do not belong
-            together; more layers or positions than it has; an input that is no row of tokens.
+    random state is unchanged. `input_shape` is (L,), L = max-tokens. Raises ModelError if transformers is missing; the
+    encoder or tokenizer is unavailable, incomplete, or they do not belong together; more layers or positions are asked
+    for than it has; or the input is no row of tokens.
     """
     reference = encoder_name(name)
     if len(input_shape) != 1:
-        raise ModelError(
-            "it reads text, but this data has images; use an image model, or a data set of texts.",
-        )
+        raise ModelError("it reads text, but this data has images; use an image model, or a data set of texts.")
     # transformers initialises weights before loading, differently in each version
     with torch.random.fork_rng(devices=[]):
         encoder = pretrained(reference)
@@ -218,14 +195,10 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
     depth = getattr(config, "num_hidden_layers", 0)
     layers = next((m for m in encoder.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
     if layers is None:
-        raise ModelError(
-            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be distinguished; "
-            "use ?trainable=0, or leave it out to train all.",
-        )
+        problem = f"trainable={trainable}, but its layers share their weights or cannot be distinguished"
+        raise ModelError(f"{problem}; use ?trainable=0, or leave it out to train all.")
     if trainable > depth:
-        raise ModelError(
-            f"trainable={trainable} is more than its {depth} layers; use at most {depth}.",
-        )
+        raise ModelError(f"trainable={trainable} is more than its {depth} layers; use at most {depth}.")
     for layer in layers[depth - trainable :]:
         layer.requires_grad_(True)
 
@@ -242,9 +215,7 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
         if isinstance(m, nn.Embedding)
     ] or [getattr(config, "max_position_embeddings", None) or 0]
     if 0 < min(limits) < max_tokens:
-        raise ModelError(
-            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less.",
-        )
+        raise ModelError(f"max-tokens is {max_tokens}, but it has {min(limits)} positions; lower max-tokens.")
 
 
 def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
@@ -253,10 +224,8 @@ def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
     num_embeddings = getattr(get_embeddings(), "num_embeddings", None)
     needed = max(_tokenizer(reference.place).get_vocab().values()) + 1
     if num_embeddings is not None and needed > num_embeddings:
-        raise ModelError(
-            f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}; save the two that belong "
-            "together, or call resize_token_embeddings on the encoder and train it first.",
-        )
+        problem = f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}"
+        raise ModelError(f"{problem}; save the two that belong together.")
 
 
 def pretrained(reference: EncoderName) -> nn.Module:
@@ -267,25 +236,17 @@ def pretrained(reference: EncoderName) -> nn.Module:
         )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
-        raise ModelError(
-            f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among "
-            "them; save it whole with its save_pretrained.",
-        )
+        problem = f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, as {missing[0]}"
+        raise ModelError(f"{problem}; save it whole with its save_pretrained.")
     if getattr(encoder.config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.",
-        )
+        raise ModelError(f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.")
     network: nn.Module = encoder.float()
     return network
 
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str) -> Any:
-    """The tokenizer of a hub id or path, loaded once per process.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The tokenizer of a hub id or path, loaded once per process. Raises ModelError if there is none."""
     reference = EncoderName(place)
     with loading("tokenizer", reference) as transformers:
 
@@ -316,21 +277,14 @@ def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
 
 @contextmanager
 def loading(what: str, reference: EncoderName) -> Iterator[Any]:
-    """transformers, with its and the hub's messages silenced; its errors become one sentence.
-
-    Raises:
-        ModelError: it is not installed, the folder does not exist, or it raised an error.
-    """
+    """transformers, with its and the hub's messages silenced; its errors become one sentence. Raises ModelError if it
+    is not installed, the folder does not exist, or it raised an error."""
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ModelError(
-            "hf: names need transformers, which cannot be imported here; pip install 'protosphere[text]'.",
-        ) from error
+        raise ModelError("hf: names need transformers; install it: pip install 'protosphere[text]'.") from error
     if reference.local and not Path(reference.source).is_dir():
-        raise ModelError(
-            f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}",
-        )
+        raise ModelError(f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}")
     log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
     verbosity, bars, hub_verbosity = log.get_verbosity(), log.is_progress_bar_enabled(), hub_log.get_verbosity()
     log.set_verbosity_error()
@@ -341,10 +295,8 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     try:
         yield transformers
     except Exception as error:
-        problem = words_of(error)
-        raise ModelError(
-            f"the {what} of {reference.place!r} cannot be loaded: {problem}; {_remedy(what, reference)}",
-        ) from error
+        problem = f"the {what} of {reference.place!r} cannot be loaded: {words_of(error)}"
+        raise ModelError(f"{problem}; {_remedy(what, reference)}") from error
     finally:
         log.set_verbosity(verbosity)
         hub_log.set_verbosity(hub_verbosity)
@@ -355,12 +307,7 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
 def _remedy(what: str, reference: EncoderName) -> str:
     """How to get a missing tokenizer or encoder."""
     if reference.local:
-        files, kind = {
-            "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
-            "encoder": ("its config.json and its weights", "AutoModel"),
-            "image processor": ("its preprocessor_config.json", "AutoImageProcessor"),
-        }[what]
-        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({reference.source!r})."
+        return f"save {FILES[what]} there, as its save_pretrained({reference.source!r}) does."
     return (
         f"bring it into this machine's cache while it can reach the hub (hf download {reference.place}), or name a "
         f"folder that holds encoder and {'tokenizer' if what == 'encoder' else what}, as in {PREFIX}/path/to/encoder."

@@ -44,21 +44,18 @@ class Columns:
     def find_label(self, name: str, present: Sequence[str], inputs: str = "") -> str:
         """The label column of a table with the columns `present`; it differs from `inputs`."""
         has = f"its columns are {', '.join(present) or 'none'}"
-        for setting, column in self.named.items():
+        names = self.named
+        for setting, column in names.items():
             if column not in present:
                 raise DataError(f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.")
-        if len(set(self.named.values())) < len(self.named):
-            settings = ", ".join(f"{setting} = {column!r}" for setting, column in self.named.items())
-            raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
+            if list(names.values()).count(column) > 1:
+                raise DataError(f"{setting} is {column!r}, but settings name that column twice: name one for each.")
         if self.label:
             return self.label
         for column in LABEL_COLUMNS:
             if column in present and column not in (*self.extra, inputs):
                 return column
-        raise DataError(
-            f"{name!r} has no label column; {has}: name the one with the classes {LABEL_COLUMNS[0]}, or set "
-            "label-column."
-        )
+        raise DataError(f"{name!r} has no label column; {has}: call one {LABEL_COLUMNS[0]}, or set label-column.")
 
 
 USUAL = Columns()

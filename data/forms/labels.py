@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,63 +12,15 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.words import MISSING, MISSING_NUMBERS, is_missing, is_number, place_of, to_python, word_of
+from protosphere.data.samples import Samples
 
 if TYPE_CHECKING:
     import pyarrow
 
 MOST_CLASSES = 10_000  # a column with more distinct values holds texts or row ids
 SMALL_TABLE = 20  # rows; in such a small table, each row may have its own class
-# words for a missing value; the second group only among numbers
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
-MISSING_NUMBERS = (
-    *MISSING,
-    *("NULL", "Null", "None", "none", "NAN", "na", "n/a", "N.A.", "n.a.", "#N/A", "#NA", "<NA>", "-", "--", "."),
-)
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_LARGEST = 2**63
-
-
-def is_number(word: str) -> bool:
-    """Whether a word is a number; infinity counts."""
-    try:
-        return not np.isnan(float(word))
-    except ValueError:
-        return False
-
-
-def place_of(data_set: str, row: int, train_rows: int) -> str:
-    """A phrase for a row of a data set whose training samples come first."""
-    if row < train_rows:
-        return f"row {row} of the train table of {data_set!r}"
-    return f"row {row - train_rows} of the test table of {data_set!r}"
-
-
-def to_python(cell: Any) -> Any:
-    """The value of an Arrow scalar; None if it is missing, or Python cannot hold it: not UTF-8, or a far date."""
-    try:
-        return cell.as_py()
-    except (UnicodeDecodeError, OverflowError, ValueError):
-        return None
-
-
-def word_of(value: Any) -> str | None:
-    """A label, group or site as a word without surrounding blanks, 7.0 as 7, a boolean as True or False; None if it is
-    none of these, nor a string."""
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", errors="replace")
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST:
-        # one missing value turns all numbers of a column into floats
-        value = int(value)
-    if isinstance(value, int):
-        return str(value)
-    if not isinstance(value, str):
-        return None
-    word = unicodedata.normalize("NFC", value).strip()
-    if "." in word:
-        word = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word)
-    return word or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,82 +55,36 @@ class KeyColumn:
         return cls(data_set, name, train_rows, values, np.concatenate(codes))
 
     @cached_property
-    def word_by_value(self) -> list[str | None]:
-        """The distinct values as words."""
-        return [word_of(value) for value in self.values]
-
-    @cached_property
     def words(self) -> set[str]:
         """The distinct words."""
-        return {word for word in self.word_by_value if word is not None}
+        return {word for word in map(word_of, self.values) if word is not None}
 
     def number(self, number_of: Callable[[Any], int | None]) -> np.ndarray:
         """The number of each row's value, (n,) int64, -1 if it has none."""
-        numbers = np.full(len(self.values), -1, np.int64)
-        for index, value in enumerate(self.values):
-            number = number_of(value)
-            if number is not None:
-                numbers[index] = number
-        return numbers[self.codes]
+        numbers = [number_of(value) for value in self.values]
+        return np.array([-1 if number is None else number for number in numbers], np.int64)[self.codes]
 
     def refuse(self, numbers: np.ndarray, what: str, num_classes: int = 0) -> None:
         """Refuse the first row without a number, as a "label" of `num_classes`, a "group" or a "site"."""
         rows = np.flatnonzero(numbers < 0)
         if not rows.size:
             return
-        place = place_of(self.data_set, int(rows[0]), self.train_rows)
         value = self.values[self.codes[rows[0]]]
-        error = LabelsError if what == "label" else DataError
-        if value is None or value != value or (isinstance(value, str) and not value.strip()):
-            raise error(f"{place} has no {what} in column {self.name!r}: give it one or drop the row.")
         word = word_of(value)
-        if what == "label" and word in MISSING_NUMBERS:
-            raise error(
-                f"{place} has no label (it holds {value!r}): give it one or drop the row, or list the classes (in "
-                "classes.txt, or as `classes` of arrays) if that is one."
-            )
-        if word is None:
-            raise error(
-                f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
-                "write one of them."
-            )
-        text = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
-        raise error(
-            f"{place} has the {what} {text} in column {self.name!r}, but the classes are 0 to "
-            f"{max(num_classes, 1) - 1} or their names: correct or drop the row, or list the class (in classes.txt, or "
-            "as `classes` of arrays)."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Keys:
-    """The labels (n,) int64 of all rows, and their groups, sites and domains or None; -1 for a row without one."""
-
-    labels: np.ndarray
-    class_names: tuple[str, ...]
-    groups: np.ndarray | None
-    sites: np.ndarray | None
-    site_names: tuple[str, ...]
-    train_rows: int
-    domains: np.ndarray | None = None
-
-    @property
-    def are_usable(self) -> np.ndarray:
-        """Whether each row has a label, and a group if there are groups: (n,) bool."""
-        usable = self.labels >= 0
-        return usable if self.groups is None else usable & (self.groups >= 0)
-
-    def of_rows(self, rows: np.ndarray) -> dict[str, Any]:
-        """The keys of some rows, by their names in Samples."""
-        return {
-            "labels": self.labels[rows],
-            "class_names": self.class_names,
-            "groups": None if self.groups is None else number_by_first(self.groups[rows]),
-            "sites": None if self.sites is None else self.sites[rows],
-            "domains": None if self.domains is None else self.domains[rows],
-            "site_names": self.site_names,
-            "train_rows": int((rows < self.train_rows).sum()),
-        }
+        problem = f"has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string"
+        remedy = "write one of them"
+        if is_missing(value, MISSING_NUMBERS if what == "label" else ("",)):
+            holds = f" (it holds {value!r})" if word else ""
+            problem, remedy = f"has no {what}{holds} in column {self.name!r}", "give it one or drop the row"
+        elif word is not None:
+            text = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
+            problem = f"has the label {text} in column {self.name!r}"
+            problem += f", but the classes are 0 to {max(num_classes, 1) - 1} or their names"
+            remedy = "correct or drop the row"
+        if word is not None:
+            remedy += ", or list it as a class (in classes.txt, or as `classes` of arrays)"
+        error = LabelsError if what == "label" else DataError
+        raise error(f"{place_of(self.data_set, int(rows[0]), self.train_rows)} {problem}: {remedy}.")
 
 
 def read_keys(
@@ -192,8 +97,8 @@ def read_keys(
     *,
     are_positions: bool = False,
     independent: bool = False,
-) -> Keys:
-    """The labels, groups and sites of all rows.
+) -> Samples:
+    """The labels, groups and sites of all rows, as samples without inputs; -1 for a row without one.
 
     Args:
         parts: each column's pieces, those of the training rows first. label: the name of the labels' column.
@@ -215,36 +120,38 @@ def read_keys(
     site_names: tuple[str, ...] = ()
     for column in columns.extra:
         key = read(column)
-        # stored numbers are sorted by value, strings alphabetically
-        are_numbers = not any(isinstance(value, str | bytes | bool) for value in key.values)
-        ordered = sorted(key.words, key=int if are_numbers else None)
-        position = {word: number for number, word in enumerate(ordered)}
-        positions = [position.get(word or "", -1) for word in key.word_by_value]
-        numbers[column] = np.array(positions, np.int64)[key.codes]
+        names, numbers[column] = _number_words(key)
         if not independent:
             key.refuse(numbers[column], "site" if column == columns.partition else "group")
         if column == columns.partition:
-            site_names = tuple(ordered)
-    groups, sites = numbers.get(columns.group), numbers.get(columns.partition)
-    return Keys(labels, class_names, groups, sites, site_names, train_rows)
+            site_names = names
+    return Samples(
+        data_set,
+        np.empty((len(labels), 0), np.float32),
+        labels,
+        train_rows,
+        class_names,
+        groups=numbers.get(columns.group),
+        sites=numbers.get(columns.partition),
+        site_names=site_names,
+    )
 
 
-def number_by_first(values: np.ndarray) -> np.ndarray:
-    """Number distinct values in the order of their first rows: (n,) int64."""
-    import pandas as pd
-
-    numbers: np.ndarray = pd.factorize(values)[0].astype(np.int64)
-    return numbers
+def _number_words(key: KeyColumn) -> tuple[tuple[str, ...], np.ndarray]:
+    """The distinct groups or sites, stored numbers by value and strings alphabetically; and the position of each row's,
+    (n,) int64, -1 if it has none."""
+    are_numbers = not any(isinstance(value, str | bytes | bool) for value in key.values)
+    names = sorted(key.words, key=int if are_numbers else None)
+    position = {word: number for number, word in enumerate(names)}
+    return tuple(names), key.number(lambda value: position.get(word_of(value) or ""))
 
 
 def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
     """The function from a label to its class number; None for a value that is no class.
 
     A name takes precedence over a number. Numbers are class numbers, unless a class name is a whole number other than
-    its position, as with grades (1, 2, 3): then numbers are names.
-
-    Args:
-        are_positions: whether stored numbers are class numbers, whatever the names are.
+    its position, as with grades (1, 2, 3): then numbers are names. With `are_positions`, stored numbers are class
+    numbers, whatever the names are.
     """
     position = {word_of(name): label for label, name in reversed(list(enumerate(class_names)))}
     are_grades = False
@@ -273,25 +180,18 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     """The classes of a column without a list of classes: its words except those for a missing value, sorted; or as many
     as its whole numbers need."""
     _refuse_target(key)
-    other_words = key.words.difference(MISSING_NUMBERS)
-    are_numbers = bool(other_words) and all(map(is_number, other_words))
-    names = sorted(key.words.difference(MISSING_NUMBERS if are_numbers else MISSING))
-    count = len(names)
+    names = sorted(key.words.difference(MISSING_NUMBERS))
+    if not names or not all(map(is_number, names)):
+        names = sorted(key.words.difference(MISSING))
     are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
     stored_numbers = [value for value in key.values if isinstance(value, int | float) and not isinstance(value, bool)]
-    are_stored = any(not np.isnan(value) for value in stored_numbers)
-    if are_stored and not are_whole:
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits: write all "
-            "labels alike, or list the classes in classes.txt."
-        )
-    if names and are_whole:
-        count = max(map(int, names)) + 1
+    if not are_whole and any(value == value for value in stored_numbers):
+        problem = f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits"
+        raise LabelsError(f"{problem}: write all labels alike, or list the classes in classes.txt.")
+    count = max(map(int, names)) + 1 if names and are_whole else len(names)
     if count > MOST_CLASSES:
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}: set "
-            "label-column to the one with the classes, or list the classes in classes.txt."
-        )
+        problem = f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}"
+        raise LabelsError(f"{problem}: set label-column to another one, or list the classes in classes.txt.")
     return tuple(map(str, range(count))) if are_whole else tuple(names)
 
 
@@ -304,7 +204,5 @@ def _refuse_target(key: KeyColumn) -> None:
     rows = len(key.codes)
     is_written = rows > SMALL_TABLE and len(key.words) > rows / 2 and all(map(is_number, key.words))
     if has_fractions or (is_written and not all(map(_WHOLE_NUMBER.fullmatch, key.words))):
-        raise LabelsError(
-            f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class: put the numbers into a "
-            "few bins, as pandas.cut does, or set label-column to the column with the classes."
-        )
+        problem = f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class"
+        raise LabelsError(f"{problem}: put the numbers into a few bins, as pandas.cut does, or set label-column.")

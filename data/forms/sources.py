@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +11,11 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path
-from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.folders import TEST_SPLITS, Folder, read_folder
 from protosphere.data.forms.spiral import NUM_CLASSES, spiral
 from protosphere.data.forms.tables import open_hub, read_tables
 from protosphere.data.samples import Samples
+from protosphere.data.spec import DataSpec
 
 if TYPE_CHECKING:
     import datasets
@@ -68,7 +66,7 @@ def read_built_in(name: str, points: int, noise: float, seed: int) -> Samples:
     return Samples(name, images, labels, len(images), tuple(map(str, range(10))), scale=16.0)
 
 
-def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image_size: int = 0) -> Samples:
+def read_hub(hub_id: str, spec: DataSpec, target: Path, cache_dir: Path) -> Samples:
     """Images or texts of the Hugging Face hub, which are written to the folder `target`.
 
     The test split is `test` or, without one, `validation`; other splits are left out.
@@ -76,42 +74,22 @@ def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image
     splits = _fetch(hub_id, cache_dir)
     train = "train" if "train" in splits else next(iter(splits))
     test = next((name for name in TEST_SPLITS if name in splits and name != train), "")
-    return read_tables(open_hub(hub_id, splits, train, test), columns, target, image_size=image_size)
+    return read_tables(open_hub(hub_id, splits, train, test), spec, target)
 
 
 def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
     import datasets
 
     datasets.disable_progress_bars()
-    config = next((config for name, config in HUB.values() if name == hub_id), None)
+    config = dict(HUB.values()).get(hub_id)
     try:
-        with _quiet_hub(cache_dir / "hub"):
-            splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
+        splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
     except Exception as error:
         # `datasets` wraps the reason in "An error occurred while generating the dataset"
         is_wrapped = type(error).__name__ == "DatasetGenerationError" and error.__cause__
         reason = error.__cause__ if is_wrapped else error
         first_line = (str(reason).strip().splitlines() or ["no reason given"])[0]
-        raise DataError(
-            f"data set {hub_id!r} could not be fetched from the Hugging Face hub ({type(reason).__name__}: "
-            f"{first_line}): check the name and the network, or set dataset to the path of a local folder (it starts "
-            "with /, ./, ../ or ~) that holds its parquet files or images."
-        ) from error
+        problem = f"could not be fetched from the Hugging Face hub ({type(reason).__name__}: {first_line})"
+        remedy = "check the name and the network, or set dataset to the path of a local folder with its files"
+        raise DataError(f"data set {hub_id!r} {problem}: {remedy}.") from error
     return dict(splits)
-
-
-@contextmanager
-def _quiet_hub(folder: Path) -> Iterator[None]:
-    """Let huggingface_hub download to `folder`, which `datasets` cannot set, without logging failed attempts."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import logging
-
-    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
-    os.environ.setdefault("HF_XET_CACHE", str(folder / "xet"))
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        constants.HF_HUB_CACHE = before

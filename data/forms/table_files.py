@@ -34,12 +34,15 @@ class TablePart:
         name: of the file, for messages. schema: its columns. batches: returns some columns, as tables of at most the
             given number of rows.
         opens_files: whether an image given by its path is read; the path may be any file of this machine.
+        is_test: whether it has official test samples. domain: of all its samples; None without domains.
     """
 
     name: str
     schema: pyarrow.Schema
     batches: Callable[[Sequence[str], int], Iterator[pyarrow.Table]]
     opens_files: bool = False
+    is_test: bool = False
+    domain: int | None = None
 
     @cached_property
     def names(self) -> list[str]:
@@ -79,15 +82,12 @@ def is_string(kind: Any) -> bool:
 
 
 def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
-    """Open a CSV or parquet file; only the header is read now.
-
-    Args:
-        skips_ragged: whether a CSV row with more or fewer fields than the header is skipped.
-    """
+    """Open a CSV or parquet file; only the header is read now. A CSV row with more or fewer fields than the header is
+    an error, unless `skips_ragged`."""
     import pyarrow
     import pyarrow.parquet
 
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         names = _csv_header(path)
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
     else:
@@ -100,7 +100,7 @@ def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
             raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
 
     def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
-        if path.suffix == ".csv":
+        if path.suffix.lower() == ".csv":
             yield from _csv_batches(path, names, skips_ragged)
             return
         plain = pyarrow.schema([schema.field(name) for name in names])
@@ -135,16 +135,13 @@ def _csv_header(path: Path) -> list[str]:
     header = header.lstrip(b"\r").partition(b"\r")[0]
     for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if sign in header and b"," not in header:
+            command = f"pandas.read_csv(path, sep={sign.decode()!r}).to_csv(path, index=False)"
             raise DataError(
-                f"{str(path)!r} has {word} between its fields, but a CSV file has commas: write it anew, as "
-                f"pandas.read_csv(path, sep={sign.decode()!r}).to_csv(path, index=False) does, with decimal=',' in the "
-                "first where decimals have commas."
+                f"{str(path)!r} has {word} between its fields instead of commas: convert it by {command}, with "
+                "decimal=',' where decimals have commas."
             )
     if header.rstrip().endswith(b","):
-        raise DataError(
-            f"{str(path)!r} has a comma at the end of its header, so that its last column has no name: remove the "
-            "commas at the ends of its rows."
-        )
+        raise DataError(f"{str(path)!r} has a comma at the end of its header: remove it there and from all rows.")
     try:
         # rows are checked when they are read
         with _open_csv(path, (), skips_ragged=True) as reader:
@@ -188,14 +185,12 @@ def _describe_csv_error(path: Path, error: Exception) -> DataError:
     ragged = re.search(r"Expected (\d+) columns, got (\d+)", reason)
     if ragged:
         return DataError(
-            f"{place} has another number of fields ({ragged[2]}) than the header ({ragged[1]}): correct the row; a "
-            'field with commas, quotes or line breaks stands in double quotes, a quote in it as "".'
+            f"{place} has {ragged[2]} fields, but the header {ragged[1]}: put fields with commas, quotes or line "
+            'breaks into double quotes, and write a quote in them as "".'
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         return DataError(f"{place} is not UTF-8: save the file in UTF-8.")
     if "Empty CSV file" in reason:
         return DataError(f"{place} is empty: write a header and rows, or remove it.")
-    return DataError(
-        f"{place} cannot be read as CSV ({type(error).__name__}): write it anew; perhaps a quote lacks its end, or a "
-        f"row has more than {_BLOCK_BYTES} bytes."
-    )
+    remedy = f"close each quote, and keep rows below {_BLOCK_BYTES} bytes"
+    return DataError(f"{place} cannot be read as CSV ({type(error).__name__}): {remedy}.")

@@ -18,8 +18,8 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.folders import SCHEMA
-from protosphere.data.forms.labels import MISSING, MISSING_NUMBERS, is_number, place_of
 from protosphere.data.forms.table_files import is_string
+from protosphere.data.forms.words import MISSING, MISSING_NUMBERS, is_missing, is_number, place_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,75 +100,64 @@ class TableSchema:
     columns: tuple[Column, ...]
 
     @property
-    def numeric(self) -> np.ndarray:
-        """Which features are numbers, not indicators or values of a category: (F,) bool."""
-        flags = []
-        for column in self.columns:
-            flags += [column.kind == NUMBER] + [False] * (column.features - 1) if column.features else []
-        return np.array(flags, dtype=bool)
-
-    def count_missing(self, inputs: np.ndarray) -> dict[str, int]:
-        """The number of encoded rows without a value, for each column that may lack values."""
-        counts, end = {}, 0
-        for column in self.columns:
-            end += column.features
-            if column.missing:
-                counts[column.name] = int(np.asarray(inputs[:, end - 1]).sum())
-        return counts
-
-    def describe(self) -> dict[str, Any]:
-        """For programs that read tables without this project: the meaning of each of the F `features` (a column's
-        number, whether it has a certain value, or whether it is missing), and the `missing_words`."""
+    def features(self) -> list[dict[str, Any]]:
+        """The meaning of each feature: its `column`, with a `value` of a category, or `missing`; else the number."""
         features: list[dict[str, Any]] = []
         for column in self.columns:
-            meanings: list[dict[str, Any]] = [{}]
-            if column.kind != NUMBER:
-                meanings = [{"value": value} for value in column.values]
+            meanings: list[dict[str, Any]] = [{"value": value} for value in column.values]
+            if column.kind == NUMBER:
+                meanings = [{}]
             if column.missing:
                 meanings.append({"missing": True})
             features += [{"column": column.name, **meaning} for meaning in meanings]
+        return features
+
+    @property
+    def numeric(self) -> np.ndarray:
+        """Which features are numbers, not indicators or values of a category: (F,) bool."""
+        return np.array([set(feature) == {"column"} for feature in self.features], dtype=bool)
+
+    def count_missing(self, inputs: np.ndarray) -> dict[str, int]:
+        """The number of encoded rows without a value, for each column that may lack values."""
+        counts = {}
+        for place, feature in enumerate(self.features):
+            if "missing" in feature:
+                counts[feature["column"]] = int(np.asarray(inputs[:, place]).sum())
+        return counts
+
+    def describe(self) -> dict[str, Any]:
+        """For programs that read tables without this project: the `features`, and the `missing_words`."""
         values = {value for column in self.columns for value in column.values}
         missing_words = [word for word in MISSING_NUMBERS if word in MISSING or word not in values]
-        return {"features": features, "missing_words": missing_words}
+        return {"features": self.features, "missing_words": missing_words}
 
     @classmethod
     def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
-        """Derive the schema from all rows of a table.
-
-        Args:
-            name: the data set's, for messages.
-            train_rows: the number of training samples, which come first.
-        """
+        """Derive the schema from all rows of the table of the data set `name`; training samples come first."""
         for column in table.column_names:
             if column in UNNAMED:
-                raise DataError(
-                    f"{name!r} has the column {column!r} without a name of its own, the numbers of rows as pandas "
-                    f"writes them: write the table with index=False, or name the columns to use in {SCHEMA}."
-                )
-        columns = [_fit_column(name, column, table.column(column), train_rows) for column in table.column_names]
-        return cls(tuple(columns))
+                problem = f"has the column {column!r}, the numbers of rows as pandas writes them"
+                raise DataError(f"{name!r} {problem}: write it with index=False, or list its columns in {SCHEMA}.")
+        return cls(tuple(_fit_column(name, column, table.column(column), train_rows) for column in table.column_names))
 
     def encode(
         self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows are usable, (n,) bool.
-
-        Args:
-            name, train_rows: as in `fit`.
-            table: some rows of all columns.
-            first: the number of the first row.
-            independent: an invalid cell makes its row unusable instead of raising an error.
-        """
+        """The features of the rows from `first`, (n, F) float32 with NaN for a missing number; and which are usable,
+        (n,) bool. An invalid cell is an error, unless rows are `independent`."""
         parts = [np.zeros((table.num_rows, 0), np.float32)]
         usable = np.ones(table.num_rows, dtype=bool)
         for column in self.columns:
             cells = table.column(column.name)
-            _refuse_odd_type(name, column.name, cells.type)
             features, wrong = column.encode(cells)
             if wrong.any() and not independent:
                 row = int(wrong.argmax())
+                value = cells[row].as_py()
+                problem = f"where {SCHEMA} does not allow it: correct the row, or allow it there"
+                if column.kind == NUMBER and not is_missing(value) and is_number(str(value)):
+                    problem = "which is not finite: correct that cell, or empty it where it has no value"
                 place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
-                raise _describe_wrong_cell(place, column.kind, cells[row].as_py())
+                raise DataError(f"there is {describe_cell(value)} in {place}, {problem}.")
             usable &= ~wrong
             parts.append(features)
         return np.concatenate(parts, axis=1), usable
@@ -185,11 +174,11 @@ class TableSchema:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_schema = False
         if not is_schema:
-            raise DataError(
-                f'{str(path)!r} does not name columns as {{"columns": [{{"name": ..., "kind": "number" or "category", '
-                '"values": [...], "missing": true or false}, ...]}, each once: have `protosphere data '
-                "--export-columns FILE` write it."
+            form = (
+                '{"columns": [{"name": ..., "kind": "number" or "category", "values": [...], "missing": false}, ...]}'
             )
+            remedy = "write it by `protosphere data --export-columns FILE`"
+            raise DataError(f"{str(path)!r} does not name columns, each once, as {form}: {remedy}.")
         return cls(columns)
 
     def save(self, path: Path) -> None:
@@ -208,27 +197,13 @@ def _are_distinct(words: Sequence[Any]) -> bool:
 
 def describe_cell(value: Any) -> str:
     """A cell for a sentence: its value, or NOTHING."""
-    is_missing = value is None or value != value or (isinstance(value, str) and value.strip() in MISSING)
-    return NOTHING if is_missing else f"{value!r}"
-
-
-def _describe_wrong_cell(place: str, kind: str, value: Any) -> DataError:
-    what = describe_cell(value)
-    if kind == NUMBER and what != NOTHING and is_number(str(value)):
-        return DataError(
-            f"there is {what} in {place}, which is not finite: correct that cell, or empty it where it has no value."
-        )
-    return DataError(
-        f"there is {what} in {place}, which {SCHEMA}, or the rows that the columns were made of, do not have: correct "
-        f"the row, or let {SCHEMA} say that the column, a {kind}, can be missing or have that value."
-    )
+    return NOTHING if is_missing(value) else f"{value!r}"
 
 
 # --- the kind of a column --------------------------------------------------------------------------------------------
 
 
 def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows: int) -> Column:
-    _refuse_odd_type(name, column, cells.type)
     values, missing = _as_numbers(cells)
     if not is_string(cells.type) or not np.isinf(values).any():
         return Column(column, NUMBER, missing=bool(missing.any()))
@@ -242,15 +217,12 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         return Column(column, NUMBER, missing=bool(missing.any()))
     if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
         sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
-        raise DataError(
-            f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
-            "numbers with a point."
-        )
+        problem = f"numbers with {sign} in the column {column!r}, such as {texts[0]!r}"
+        raise DataError(f"{name!r} has {problem}: write them as plain numbers with a point.")
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
-            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
-            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
+            f"{name!r} has {len(distinct)} different values in the column {column!r}, such as {texts[0]!r}, too many "
+            f"for a category: set text-column if it holds texts, correct that cell, or leave ids out in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -261,28 +233,26 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
     if len(np.unique(numbers)) <= _FEW or len(numbers) < NUMBERS_SHARE * len(values):
         return
     for row, cell in enumerate(cells.to_pylist()):
-        word = str(cell).strip()
-        if cell is None or word in MISSING_NUMBERS or is_number(word):
+        if is_missing(cell, MISSING_NUMBERS) or is_number(cell):
             continue
+        word = cell.strip()
         remedy = "correct that cell, or empty it where it has no value"
         if is_number(word.replace(",", ".", 1)):
             remedy = "write decimals with a point, and nothing between thousands"
-        raise DataError(
-            f"there is {word!r} in {place_of(name, row, train_rows)}, in the column {column!r}, whose other values are "
-            f"numbers: {remedy}; a category of all these values needs a {SCHEMA}."
-        )
+        place = f"{place_of(name, row, train_rows)}, in the column {column!r}"
+        raise DataError(f"there is {word!r} in {place} of numbers: {remedy}; a category needs a {SCHEMA}.")
 
 
-def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
-    """Refuse a feature that is neither a string nor a number."""
+def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table]) -> None:
+    """Refuse features that are neither strings nor numbers."""
     from pyarrow import types
 
-    is_plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    if not is_plain and not is_string(kind) and not types.is_null(kind):
-        raise DataError(
-            f"{name!r} has {kind} in the column {column!r}, but features are numbers and strings: write it as one of "
-            f"them, or name the columns to use in {SCHEMA}."
-        )
+    for table in tables:
+        for column, kind in zip(table.schema.names, table.schema.types, strict=True):
+            is_number_type = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+            if not (is_number_type or types.is_boolean(kind) or is_string(kind) or types.is_null(kind)):
+                problem = f"has {kind} in the column {column!r}, but features are numbers and strings"
+                raise DataError(f"{name!r} {problem}: convert it, or name the columns to use in {SCHEMA}.")
 
 
 # --- cells, whatever their type --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.cache import entry, one_writer
+from protosphere.data.cache import entry, once
 from protosphere.data.decode import data_key, open_data
 from protosphere.data.partition.partitioners import (
     COLUMN,
@@ -60,25 +60,20 @@ class Assignment:
 
 
 def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool = False) -> Assignment:
-    """The assignment of `data`, stored in the cache; the first process computes it, others wait.
-
-    Args:
-        single: whether a single client has all rows as its own, and no partitioner runs.
-    """
+    """The assignment of `data`, stored in the cache; the first process computes it, others wait. If it is `single`, one
+    client has all rows as its own, and no partitioner runs."""
     if single and spec.shared_test_share:
-        raise DataError(
-            "a client with its own data-path cannot set samples aside for the others; set `ensemble-every` to 0."
-        )
-    file = _file(spec, data, Path(cache_dir), single)
-    rows = read_assignment(file, len(data.labels))
-    if rows is not None:
+        raise DataError("a client with its own data-path has no samples for the others; set `ensemble-every` to 0.")
+
+    def make(file: Path) -> Assignment:
+        rows = _assign(spec, data, single)
+        parts = [*rows.train, *rows.test, *rows.validation, rows.shared]
+        with replacing(file) as partial, partial.open("wb") as stream:
+            np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
         return rows
-    with one_writer(cache_dir, file):
-        rows = read_assignment(file, len(data.labels))
-        if rows is None:
-            rows = _assign(spec, data, single)
-            _write_assignment(file, rows)
-    return rows
+
+    file = _file(spec, data, Path(cache_dir), single)
+    return once(cache_dir, file, lambda file: read_assignment(file, len(data.labels)), make)
 
 
 def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
@@ -181,10 +176,8 @@ def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpe
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     units = stratified_split(pool.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not units.size:
-        raise DataError(
-            f"shared-test-share = {spec.shared_test_share} of {among.size} samples gives the shared test set no "
-            "sample: raise it, or max-samples."
-        )
+        share = f"shared-test-share = {spec.shared_test_share} of {among.size} samples"
+        raise DataError(f"{share} gives the shared test set no sample: raise it, or max-samples.")
     return pool.rows_of(fresh[units])
 
 
@@ -203,10 +196,8 @@ def _refuse_official(data: Samples) -> None:
     rows = np.flatnonzero(np.isin(test, train))
     if rows.size:
         first = int(np.flatnonzero(train == test[rows[0]])[0])
-        raise DataError(
-            f"row {rows[0]} of the test table of {data.name!r} has the group of row {first} of the train table: drop "
-            'the rows of that group from one of them, or set split = "pooled", where each client splits its own groups.'
-        )
+        problem = f"row {rows[0]} of the test table of {data.name!r} has the group of row {first} of the train table"
+        raise DataError(f'{problem}: drop the rows of that group from one of them, or set split = "pooled".')
 
 
 def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows: Assignment) -> None:
@@ -215,10 +206,10 @@ def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows
     names = ", ".join(repr(data.class_names[label]) for label in only_tested[:_MOST_LISTED])
     names += ", …" if only_tested.size > _MOST_LISTED else ""
     if official.size and not any(part.size for part in rows.test):
+        classes = f" ({names} are in the test table alone)" if names else ""
         raise DataError(
-            f"no client can be tested: of the {official.size} official test samples of data set {data.name!r} none is "
-            f"of a class that a client holds{f' ({names} are in the test table alone)' * bool(names)}; correct the "
-            'labels of the test table, or set split = "pooled".'
+            f"no client can be tested: no official test sample of data set {data.name!r} is of a class that a client "
+            f'holds{classes}; correct the labels of the test table, or set split = "pooled".'
         )
     if only_tested.size:
         logging.getLogger("protosphere").warning(
@@ -233,12 +224,6 @@ def _file(spec: DataSpec, data: Samples, cache_dir: Path, single: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not single else ""
     content = json.dumps([FORMAT, data.key, single, asdict(spec), table], sort_keys=True)
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
-
-
-def _write_assignment(file: Path, rows: Assignment) -> None:
-    parts = [*rows.train, *rows.test, *rows.validation, rows.shared]
-    with replacing(file) as partial, partial.open("wb") as stream:
-        np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
 
 
 def read_assignment(file: Path, total: int) -> Assignment | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.data.forms.labels import number_by_first
-from protosphere.data.samples import Samples
+from protosphere.data.samples import Samples, number_by_first
 
 
 @dataclass(frozen=True, eq=False)

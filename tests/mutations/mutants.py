@@ -559,13 +559,13 @@ MUTANTS = {
         "tests/data/test_tables.py",
     ),
     "ill with a blank another class": Mutant(
-        D + "forms/labels.py",
-        'word = unicodedata.normalize("NFC", value).strip()',
-        'word = unicodedata.normalize("NFC", value)',
+        D + "forms/words.py",
+        'unicodedata.normalize("NFC", value).strip())',
+        'unicodedata.normalize("NFC", value))',
         "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
-        D + "forms/labels.py",
+        D + "forms/words.py",
         r'r"^(-?[0-9]+)\.0+$"',
         r'r"^(-?[0-9]+)\.1+$"',
         "tests/data/test_tables.py",
@@ -590,7 +590,7 @@ MUTANTS = {
     ),
     "patients of two sites that are one": Mutant(
         D + "domains.py",
-        "group_count += int(part.samples.groups.max()) + 1",
+        "group_count += int(samples.groups.max()) + 1",
         "group_count += 0",
         "tests/data/test_domains.py -k groups",
     ),
@@ -626,13 +626,13 @@ MUTANTS = {
     ),
     "features of one sample with the label of another": Mutant(
         D + "domains.py",
-        "source[places] = rows",
-        "source[places] = rows[::-1]",
+        "numbers[samples.labels]",
+        "numbers[samples.labels[::-1]]",
         "tests/data/test_domains.py",
     ),
     "classes of domains matched by number": Mutant(
         D + "domains.py",
-        "np.array([number[name] for name in part.samples.class_names], np.int64)",
+        "np.array([class_names.index(name) for name in samples.class_names], np.int64)",
         "np.arange(len(class_names))",
         "tests/data/test_domains.py",
     ),
