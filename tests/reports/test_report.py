@@ -75,6 +75,7 @@ def test_metrics_are_those_of_the_summary(plain):
         f"{100 * summary['floor']['majority-class']:.1f} %",
         # of three architectures 3 of 4, 3 of 5 and 3 of 4 samples of each class are right
         "4 class 4 13 69.2",
+        "payload 32.0 kB 16.0 kB up, 16.0 kB down on the wire 32.0 kB whole messages",
         'setting value default strategy "protonorm" "protosphere" rounds 3 20 feature-dim 6 64 all settings',
         *summary["rules"],
         f"{summary['headline']['rule']} *",

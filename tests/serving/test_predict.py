@@ -79,24 +79,32 @@ def test_the_rule_encoder_needs_the_encoder_of_the_run(trained_run, tmp_path):
 # --- images and texts -----------------------------------------------------------------------------------------------
 
 
+def pixels_of(digits):
+    """Digits, whose full scale is 16, with full scale 255."""
+    return np.rint(digits.numpy() * (255 / 16)).astype(np.uint8)
+
+
 def draw(folder, row, index):
-    """A file of a digit with full scale 255."""
+    """A file of a digit."""
     path = folder / f"{index}.png"
-    Image.fromarray(np.rint(row.numpy()[0] * (255 / 16)).astype(np.uint8)).save(path)
+    Image.fromarray(pixels_of(row)[0]).save(path)
     return path
 
 
-def test_image_files_and_stored_samples_give_equal_scores(trained_run, tmp_path):
+def test_image_files_arrays_and_stored_samples_give_equal_scores(trained_run, tmp_path):
     folder, stores = trained_run({"strategy": "fedproto"})
     rows, _ = rows_of(folder, 0)
     trained = open_trained(stores / "0", "cpu")
     files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs)]
+    np.savez(tmp_path / "digits.npz", x=pixels_of(rows.inputs))
     for rule in trained.rules():
         scores = trained.scores(rule, rows.inputs).double()
         answers = predict(trained, rule, files)
         assert [answer.source for answer in answers] == list(map(str, files))
         assert [answer.label for answer in answers] == scores.argmax(dim=1).tolist()
         assert [answer.score for answer in answers] == scores.max(dim=1).values.tolist()
+        of_arrays = predict(trained, rule, [tmp_path / "digits.npz"])
+        assert [answer.score for answer in of_arrays] == scores.max(dim=1).values.tolist()
         confidences = [answer.confidence for answer in answers]
         if rule in ("classifier", "discriminant"):
             assert confidences == pytest.approx(scores.softmax(dim=1).max(dim=1).values.tolist())
