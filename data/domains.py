@@ -279,7 +279,7 @@ def _match_classes(data_sets: Mapping[str, Samples], classes: str) -> tuple[str,
     for name, samples in data_sets.items():
         differing = []
         for one, other in ((first, name), (name, first)):
-            lacking = [each for each in data_sets[one].class_names if each not in data_sets[other].class_names]
+            lacking = [word for word in data_sets[one].class_names if word not in data_sets[other].class_names]
             if lacking:
                 differing.append(f"only {one!r} has {', '.join(lacking)}")
         if differing and classes == "same":

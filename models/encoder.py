@@ -155,8 +155,8 @@ def check_encoder(name: str) -> None:
         size_of(name)
         return
     if name not in (RANDOM, HANDCRAFTED) and not reads_text(name) and not plugins.is_plugin(name):
-        others = "hf:<hub id or path> (as hf:microsoft/resnet-50), package.module:callable or a file"
-        raise ModelError(f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, {others}.")
+        further_forms = "hf:<hub id or path> (as hf:microsoft/resnet-50), package.module:callable or a file"
+        raise ModelError(f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, {further_forms}.")
 
 
 def suggest_encoder() -> str:

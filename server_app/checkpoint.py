@@ -17,16 +17,16 @@ class HeldDownloads:
     """Which download each client holds: a method that sends `once` sends again only after a change or a loss.
 
     Attributes:
-        made: the round whose uploads made the newest downloads; 0 before the first.
-        held: partition -> the round that made the client's download.
+        newest: the round whose uploads made the newest downloads; 0 before the first.
+        round_by_partition: the round that made the client's download.
     """
 
-    made: int = 0
-    held: dict[int, int] = field(default_factory=dict)
+    newest: int = 0
+    round_by_partition: dict[int, int] = field(default_factory=dict)
 
     def has_newest(self, partition: int) -> bool:
         """Whether a client holds the newest download, which then need not be sent."""
-        return 0 < self.made == self.held.get(partition)
+        return 0 < self.newest == self.round_by_partition.get(partition)
 
     def note_replies(self, replies: Iterable[Reply], offered: Collection[int]) -> None:
         """A client with a valid reply holds what was offered; any other may have lost it, and gets it again.
@@ -36,9 +36,9 @@ class HeldDownloads:
         """
         for reply in replies:
             if not reply.valid:
-                self.held.pop(reply.partition, None)
-            elif reply.partition in offered and self.made:
-                self.held[reply.partition] = self.made
+                self.round_by_partition.pop(reply.partition, None)
+            elif reply.partition in offered and self.newest:
+                self.round_by_partition[reply.partition] = self.newest
 
 
 @dataclass
@@ -53,7 +53,7 @@ class RoundState:
             their own.
         trained: partition -> the last round in which the server accepted this client's training.
         membership: how long clients have been absent, if clients may come and go (`Membership.as_json`).
-        held: which download each client holds, for methods that send it once.
+        held_downloads: which download each client holds, for methods that send it once.
         means: under `privacy`, the mean of each class over the releases so far, which goes with each download for the
             rule `encoder`; None before the first.
     """
@@ -65,7 +65,7 @@ class RoundState:
     downloads: Mapping[int, Payload] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
     membership: Mapping[str, Any] = field(default_factory=dict)
-    held: HeldDownloads | None = None
+    held_downloads: HeldDownloads | None = None
     means: PrototypeSet | None = None
 
 
@@ -82,14 +82,18 @@ def pack(state: RoundState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "group_names": dict(state.group_names),
         "trained": _as_json(state.trained),
         "membership": dict(state.membership),
-        "held": {} if state.held is None else {"made": state.held.made, "held": _as_json(state.held.held)},
+        "held": {},
     }
+    if (downloads := state.held_downloads) is not None:
+        stored["held"] = {"made": downloads.newest, "held": _as_json(downloads.round_by_partition)}
     return tensors, stored
 
 
 def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any]) -> RoundState:
     """Inverse of `pack`."""
-    held = stored["held"]
+    held_downloads = None
+    if stored["held"]:
+        held_downloads = HeldDownloads(stored["held"]["made"], _from_json(stored["held"]["held"]))
     method: State = {}
     releases: dict[str, Tensor] = {}
     downloads: dict[int, dict[str, Tensor]] = {}
@@ -110,7 +114,7 @@ def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any]) -> RoundSta
         downloads={key: from_tensors(entries) for key, entries in downloads.items()},
         trained=_from_json(stored["trained"]),
         membership=stored["membership"],
-        held=HeldDownloads(held["made"], _from_json(held["held"])) if held else None,
+        held_downloads=held_downloads,
         means=PrototypeSet(**releases) if releases else None,
     )
 

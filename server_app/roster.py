@@ -276,11 +276,11 @@ class Roster:
     def _restore(self, entries: Sequence[Mapping[str, Any]], last_round: int) -> None:
         """Restore the members from before an interruption, who have yet to answer."""
         for entry in sorted(entries, key=lambda entry: (entry.get("joined", 0), entry["partition"])):
-            joined, left = (entry.get(name, 0) for name in ROUNDS)
+            joined, left_round = (entry.get(name, 0) for name in ROUNDS)
             if joined <= last_round:
                 earlier = {name: value for name, value in entry.items() if name not in ROUNDS}
-                left = left if left <= last_round else 0
-                self.members[entry["partition"]] = Member(joined=joined, left=left, earlier=earlier)
+                left_round = left_round if left_round <= last_round else 0
+                self.members[entry["partition"]] = Member(joined=joined, left=left_round, earlier=earlier)
         self._earlier = {partition for partition, member in self.members.items() if not member.left}
 
     def _wait_for_clients(self, grid: Grid) -> None:

@@ -110,7 +110,7 @@ class PrototypeStrategy(Strategy):
             self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
         self.roster = Roster(run.settings, terms, self._further_records)
-        self.state = RoundState(held=HeldDownloads() if run.exchange.once else None)
+        self.state = RoundState(held_downloads=HeldDownloads() if run.exchange.once else None)
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
@@ -399,10 +399,10 @@ class PrototypeStrategy(Strategy):
         replies = exchange(grid, messages, partitions, context, min_replies=min_replies, timeout=self.timeout)
         for reply in replies:
             if reply.problems:
-                who = client_word(reply.partition)
-                log.warning("warning: round %d, %s: %s", context.round_number, who, reply.problems)
-        if self.state.held is not None:
-            self.state.held.note_replies(replies, self._offered)
+                client = client_word(reply.partition)
+                log.warning("warning: round %d, %s: %s", context.round_number, client, reply.problems)
+        if self.state.held_downloads is not None:
+            self.state.held_downloads.note_replies(replies, self._offered)
         return Exchanged(replies, sent)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
@@ -437,10 +437,10 @@ class PrototypeStrategy(Strategy):
         if joined and self.run.method.counts_own_rounds:
             constants = {**constants, ROUND_OF_JOINING: float(joined)}
         source_round = 0
-        held = self.state.held
-        if held is not None and download is not None:
-            source_round = held.made
-            if held.has_newest(partition):
+        held_downloads = self.state.held_downloads
+        if held_downloads is not None and download is not None:
+            source_round = held_downloads.newest
+            if held_downloads.has_newest(partition):
                 download = None
         if self.run.private:
             download = join_means(download, self.state.means, self.settings.feature_dim)
@@ -529,8 +529,8 @@ class PrototypeStrategy(Strategy):
         earlier = self.state.downloads if outcome.keeps else {}
         self.state.method = outcome.state
         self.state.downloads = {**earlier, **outcome.downloads}
-        if self.state.held is not None and outcome.downloads:
-            self.state.held.made = server_round
+        if self.state.held_downloads is not None and outcome.downloads:
+            self.state.held_downloads.newest = server_round
         if self.run.exchange.pointwise:
             self._save_snapshot(server_round, uploads, outcome)
         return self._list_figures(outcome)

@@ -32,11 +32,11 @@ _BLOCK = 4096  # rows
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Arrays by name, of a data set with a `name` for messages; a file may have `others`."""
+    """Arrays by name, of a data set with a `name` for messages; a file may have `other_names`."""
 
     name: str
     by_name: Mapping[str, np.ndarray]
-    others: Sequence[str] = ()
+    other_names: Sequence[str] = ()
 
     @classmethod
     def load(cls, path: Path, names: Collection[str]) -> Arrays:
@@ -119,7 +119,7 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, inde
                 f"{setting} is {column!r}, but arrays have their inputs in x and their labels in y: leave it empty."
             )
     arrays = Arrays.load(path, [*_NAMES, *columns.extra, *(name + _TEST for name in columns.extra)])
-    _refuse_misnamed(arrays.name, arrays.others)
+    _refuse_misnamed(arrays.name, arrays.other_names)
     return arrange(arrays.name, arrays.by_name, class_names, columns, independent)
 
 

@@ -35,8 +35,8 @@ def divide_by_table(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> lis
     short = np.flatnonzero(demand.sum(axis=0) > available)
     if short.size:
         label = int(short[0])
-        wanted = f"{demand[:, label].sum()} samples of class {class_names[label]!r}"
-        problem = f"asks for {wanted}, but {available[label]} are there"
+        request = f"{demand[:, label].sum()} samples of class {class_names[label]!r}"
+        problem = f"asks for {request}, but {available[label]} are there"
         raise DataError(
             f"the partition table {spec.partition_table!r} {problem}: leave max-samples 0, or lower that column."
         )
