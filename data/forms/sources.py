@@ -90,6 +90,6 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
         reason = error.__cause__ if is_wrapped else error
         first_line = (str(reason).strip().splitlines() or ["no reason given"])[0]
         problem = f"could not be fetched from the Hugging Face hub ({type(reason).__name__}: {first_line})"
-        remedy = "check the name and the network, or set dataset to the path of a local folder with its files"
+        remedy = "check the name, the network, and that HF_HOME is writable, or set dataset to a local folder"
         raise DataError(f"data set {hub_id!r} {problem}: {remedy}.") from error
     return dict(splits)
