@@ -15,15 +15,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.forms.folders import (
-    SCHEMA,
-    TABLES,
-    TEST_SPLITS,
-    Folder,
-    format_of,
-    is_visible,
-    refuse_unlisted,
-)
+from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, refuse_unlisted
 from protosphere.data.forms.images import in_bytes, resized
 from protosphere.data.forms.sources import locate
 from protosphere.data.forms.table_files import open_table
@@ -74,8 +66,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
             domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
         elif is_path(item):
             path = _absolute(item)
-            name = path.stem if format_of(path) in TABLES else path.name
-            domains.append(Domain(name or item, item))
+            domains.append(Domain((path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item, item))
         else:
             domains.append(Domain(item, item))
     names = [domain.name for domain in domains]
@@ -124,7 +115,7 @@ def for_each(domains: Sequence[Domain], read: Callable[[str], T]) -> dict[str, T
 
 def _is_table(place: str | Folder) -> bool:
     """Whether a location holds a table without images."""
-    if not isinstance(place, Folder) or place.format not in TABLES:
+    if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
         return False
     try:
         return not may_hold_images(open_table(place.train[0]))

@@ -12,9 +12,8 @@ from typing import Literal
 from protosphere.core.errors import DataError, LabelsError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
-LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # folders of images, in any case
+LIKE_TRAIN, LIKE_TEST = ("train", "training"), (*TEST_SPLITS, "testing")  # in upper or lower case
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}
-TABLES = tuple(TABLE_SUFFIXES.values())
 FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 SCHEMA = "columns.json"  # of a table of numbers (table_schema.py)
 CLASSES = "classes.txt"
@@ -25,7 +24,7 @@ Listed = Literal["", "tables", "all"]
 @dataclass(frozen=True)
 class Folder:
     """A local folder, or one `file` in it: its training and test files, and their format: that of its tables, "arrays"
-    or "images"; the folders of classes lie at this `depth`, 1 below folders of splits."""
+    or "images"."""
 
     root: Path
     format: str
@@ -33,7 +32,6 @@ class Folder:
     test: tuple[Path, ...]
     class_names: tuple[str, ...]
     file: Path | None = None
-    depth: int = 0
 
     @property
     def name(self) -> str:
@@ -49,7 +47,7 @@ class Folder:
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and modification time in ns of every file that the data are read from."""
         files = [*self.train, *self.test]
-        names = (CLASSES, SCHEMA) if self.format in TABLES else (CLASSES,)
+        names = (CLASSES, SCHEMA) if self.format in TABLE_SUFFIXES.values() else (CLASSES,)
         files += [self.root / name for name in names if (self.root / name).is_file()]
         state = []
         for path in files:
@@ -68,28 +66,46 @@ def read_folder(root: Path) -> Folder:
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
     try:
+        _refuse_overlooked(root)
         if root.is_dir():
             tables = _tables(root) or _tables(root / "data")
             return _table_folder(root, tables) if tables else _image_folder(root)
     except OSError as error:
         raise DataError(f"data path {str(root)!r} cannot be read ({error.strerror}): let its files be read.") from None
-    if format_of(root):
-        return Folder(root.parent, format_of(root), (root,), (), listed_classes(root.parent), root)
-    raise DataError(f"data path {str(root)!r} is a file other than {', '.join(FILE_SUFFIXES)}: name its folder.")
+    if root.suffix in FILE_SUFFIXES:
+        return Folder(root.parent, FILE_SUFFIXES[root.suffix], (root,), (), listed_classes(root.parent), root)
+    raise DataError(
+        f"data path {str(root)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
+        "name the folder that holds it."
+    )
 
 
-def format_of(path: Path) -> str:
-    """The format of a file of tables or arrays; "" for any other file."""
-    return FILE_SUFFIXES.get(path.suffix.lower(), "")
+def _refuse_overlooked(root: Path) -> None:
+    """Refuse files that would be silently ignored: suffixes in capitals, and JSON lines."""
+    files = [root]
+    if root.is_dir():
+        files = [path for path in (*root.glob("*.*"), *root.glob("data/*.*")) if is_visible(path)]
+    for path in files:
+        if path.suffix not in FILE_SUFFIXES and path.suffix.lower() in FILE_SUFFIXES:
+            raise DataError(f"{str(path)!r} is not read for the capitals at its end: call it *{path.suffix.lower()}.")
+        if path.suffix == ".jsonl" or (path == root and path.suffix == ".json"):
+            raise DataError(
+                f"{str(path)!r} is no CSV or parquet file: JSON lines are no longer read; "
+                "`pandas.read_json(FILE, lines=True).to_parquet(OTHER)` converts them."
+            )
 
 
 def refuse_unlisted(folder: Folder, which: Listed) -> None:
-    """Refuse a folder without a `classes.txt`, whose labels or folder names would leave the site as names of classes.
-    Those `which` need one are "tables" (and arrays), "all", or none."""
+    """Refuse a folder without a `classes.txt`, if labels or folder names would leave the site.
+
+    Args:
+        which: the folders that need one: "tables" (and arrays), "all", or none.
+    """
     if not which or (which == "tables" and folder.format == "images") or listed_classes(folder.root):
         return
     raise LabelsError(
-        f"{str(folder.root)!r} has no classes.txt: list the classes there, one per line, as at all other sites."
+        f"{str(folder.root)!r} has no classes.txt: list the classes there, one per line in label order, the same at "
+        "all sites, so that no label or folder leaves the site as the name of a class."
     )
 
 
@@ -113,15 +129,17 @@ def listed_classes(root: Path) -> tuple[str, ...]:
 
 
 def _tables(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("*.*") if format_of(path) in TABLES and is_visible(path))
+    return sorted(path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and is_visible(path))
 
 
 def _table_folder(root: Path, tables: list[Path]) -> Folder:
     # links are not followed, because they may lead anywhere
     for image in root.rglob("*"):
-        if _is_image(image, root) and image.parent != root and format_of(tables[0]) != "parquet":
-            names = f"a table, {tables[0].name}, and images, {image.relative_to(root)}"
-            raise DataError(f"{str(root)!r} holds {names}: move one of the two elsewhere.")
+        if _is_image(image, root) and image.parent != root and tables[0].suffix != ".parquet":
+            raise DataError(
+                f"{str(root)!r} holds a table, {tables[0].name}, and images, {image.relative_to(root)}: move one of "
+                "the two elsewhere."
+            )
 
     by_split: dict[str, list[Path]] = {}
     for path in tables:
@@ -133,10 +151,12 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
         names = ", ".join(path.name for path in tables)
         raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")
     for path in (*train, *test):
-        if format_of(path) != format_of(train[0]):
-            names = f"({train[0].name}, {path.name})"
-            raise DataError(f"{str(root)!r} holds tables of several formats {names}: use one, or move others away.")
-    return Folder(root, format_of(train[0]), tuple(train), tuple(test), listed_classes(root))
+        if path.suffix != train[0].suffix:
+            raise DataError(
+                f"{str(root)!r} holds tables of several formats ({train[0].name}, {path.name}): write them all in one, "
+                "or move away what is no table of the data set."
+            )
+    return Folder(root, TABLE_SUFFIXES[train[0].suffix], tuple(train), tuple(test), listed_classes(root))
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -144,29 +164,35 @@ def _table_folder(root: Path, tables: list[Path]) -> Folder:
 
 def _image_folder(root: Path) -> Folder:
     class_names = listed_classes(root)
-    folders = {path.name.lower(): path for path in _folders_in(root) if is_visible(path)}
-    tests = [folders[name] for name in LIKE_TEST if name in folders]
-    trains = [folders[name] for name in LIKE_TRAIN if name in folders]
-    has_splits = bool(trains and tests) or (root / "train").is_dir()
-    if {path.name for path in folders.values()} <= {*class_names}:
-        has_splits = False
-    splits = [trains[0], *tests[:1]] if has_splits else [root]
+    names = [path.name for path in _folders_in(root) if is_visible(path)]
+    has_train = (root / "train").is_dir()
+    tests = [root / name for name in TEST_SPLITS if has_train and (root / name).is_dir()]
+    likely_train = any(name.lower() in LIKE_TRAIN for name in names)
+    likely_test = any(name.lower() in LIKE_TEST for name in names)
+    if likely_train and likely_test and not tests and not {*names} <= {*class_names}:
+        raise DataError(
+            f"{str(root)!r} has the folders {', '.join(names)}, which seem to be the splits of one data set: call them "
+            "train and test, or list them in classes.txt if they are classes."
+        )
 
+    splits = [root / "train", *tests[:1]] if has_train else [root]
     images = [_images(split) for split in splits]
     if not any(images):
         raise DataError(
-            f"{str(root)!r} holds no images, as <class>/<image> or train/<class>/<image>, and no table, as train.csv "
-            "or train.parquet: add one of them."
+            f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
+            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv or "
+            "train.parquet."
         )
     # An empty class folder counts: with it, a site can declare a class that it lacks.
-    names = sorted({class_of(path) for split in splits for path in _folders_in(split) if is_visible(path)})
-    for name in names:
+    folders = sorted({class_of(path) for split in splits for path in _folders_in(split) if is_visible(path)})
+    for name in folders:
         if class_names and name not in class_names:
             raise LabelsError(
-                f"{str(root)!r} has a folder {name!r}, which classes.txt lacks: add it there, or remove it."
+                f"{str(root)!r} has a folder {name!r}, but classes.txt names no such class: add it there or remove the "
+                "folder."
             )
-    test = images[1] if len(images) > 1 else ()
-    return Folder(root, "images", images[0], test, class_names or tuple(names), depth=int(has_splits))
+    test = images[1] if tests else ()
+    return Folder(root, "images", images[0], test, class_names or tuple(folders))
 
 
 def class_of(folder: Path) -> str:
@@ -202,6 +228,8 @@ def _images(root: Path) -> tuple[Path, ...]:
     images = [path for path in paths if _is_image(path, root)]
     for path in images:
         if path.parent == root:
-            raise DataError(f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name}, or away.")
+            raise DataError(
+                f"image {str(path)!r} lies in no class folder: move it to <class>/{path.name} or out of {str(root)!r}."
+            )
     # `max-samples` takes the first samples, which would all be of one class in the order of names
     return tuple(sorted(images, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

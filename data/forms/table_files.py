@@ -87,7 +87,7 @@ def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
     import pyarrow
     import pyarrow.parquet
 
-    if path.suffix.lower() == ".csv":
+    if path.suffix == ".csv":
         names = _csv_header(path)
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
     else:
@@ -100,7 +100,7 @@ def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
             raise DataError(f"{str(path)!r} names the column {name!r} twice: name each column once.")
 
     def batches(names: Sequence[str], rows: int) -> Iterator[pyarrow.Table]:
-        if path.suffix.lower() == ".csv":
+        if path.suffix == ".csv":
             yield from _csv_batches(path, names, skips_ragged)
             return
         plain = pyarrow.schema([schema.field(name) for name in names])

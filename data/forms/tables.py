@@ -64,9 +64,11 @@ def open_folder(folder: Folder, independent: bool = False) -> TableSource:
 def _open_images(folder: Folder, paths: Sequence[Path]) -> TablePart:
     import pyarrow
 
+    # root/train/class/image, or root/class/image
+    depth = 1 if (folder.root / "train").is_dir() else 0
     images, labels = [], []
     for path in paths:
-        name = class_of(Path(path.relative_to(folder.root).parts[folder.depth]))
+        name = class_of(Path(path.relative_to(folder.root).parts[depth]))
         images.append({"bytes": None, "path": bytes(path)})
         labels.append(folder.class_names.index(name))
     kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.binary())])

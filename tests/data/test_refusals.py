@@ -130,7 +130,11 @@ FOLDERS = [
     ({}, DataError, "no images"),
     ({"a.png": GOOD, "ant/b.png": GOOD}, DataError, "no class folder"),
     ({"test.csv": "a"}, DataError, "no training table"),
+    ({"train.csv": "x,label\n1,a\n", "test.jsonl": "{}\n"}, DataError, "JSON lines are no longer read"),
     ({"train.csv": "a", "test.parquet": pa.table({"a": [1]})}, DataError, "several formats"),
+    ({"train.csv": "x,label\n1,a\n", "TEST.CSV": "x,label\n1,a\n"}, DataError, r"TEST\.CSV.*\*\.csv"),
+    ({"Training/ant/a.png": GOOD, "Testing/ant/a.png": GOOD}, DataError, "Testing, Training.*train and test"),
+    ({"train/ant/a.png": GOOD, "testing/ant/a.png": GOOD}, DataError, "testing, train.*train and test"),
     ({"train.csv": "a", "ant/a.png": GOOD}, DataError, "a table, train.csv, and images"),
     ({"train.csv": "text,label\na,0\n", "test.csv": "txt,label\na,0\n"}, DataError, "no column 'text' in test.csv"),
     ({"classes.txt": "a\nb\n", "train.csv": "text,label\na,x\n"}, LabelsError, "row 0 .*'x'.*classes.txt"),
@@ -198,20 +202,6 @@ def test_what_cannot_be_used_is_refused(tmp_path, files, recipe, error, word):
     # nothing of a note belongs in a message, and nothing half-written stays
     assert "secret" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("decoded/*.partial"))
-
-
-@pytest.mark.parametrize("names", ["Training Testing", "train testing", "TRAIN Test"])
-def test_folders_of_splits_may_have_other_names(tmp_path, names):
-    train, test = names.split()
-    files = {f"{train}/ant/a.png": GOOD, f"{test}/ant/a.png": GOOD}
-    data = open_data(DataSpec(str(lay(tmp_path / "set", files))), tmp_path / "cache")
-    assert (data.class_names, data.train_rows, len(data.labels)) == (("ant",), 1, 2)
-
-
-def test_suffixes_may_be_in_capitals(tmp_path):
-    files = {"train.csv": "x,label\n1,a\n", "TEST.CSV": "x,label\n1,a\n"}
-    data = open_data(DataSpec(str(lay(tmp_path / "set", files))), tmp_path / "cache")
-    assert (data.train_rows, len(data.labels)) == (1, 2)
 
 
 def test_classes_may_be_called_as_splits_are_where_they_are_listed(tmp_path):
