@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,13 +85,31 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
     datasets.disable_progress_bars()
     config = dict(HUB.values()).get(hub_id)
     try:
-        splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
+        with _quiet_hub(cache_dir / "hub"):
+            splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
     except Exception as error:
         # `datasets` wraps the reason in "An error occurred while generating the dataset"
         is_wrapped = type(error).__name__ == "DatasetGenerationError" and error.__cause__
         reason = error.__cause__ if is_wrapped else error
         first_line = (str(reason).strip().splitlines() or ["no reason given"])[0]
         problem = f"could not be fetched from the Hugging Face hub ({type(reason).__name__}: {first_line})"
-        remedy = "check the name, the network, and that HF_HOME is writable, or set dataset to a local folder"
+        remedy = "check the name and the network, or set dataset to the path of a local folder with its files"
         raise DataError(f"data set {hub_id!r} {problem}: {remedy}.") from error
     return dict(splits)
+
+
+@contextmanager
+def _quiet_hub(folder: Path) -> Iterator[None]:
+    """Let huggingface_hub download to `folder`, which `datasets` cannot set, without logging failed attempts."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import logging
+
+    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
+    os.environ.setdefault("HF_XET_CACHE", str(folder / "xet"))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        constants.HF_HUB_CACHE = before
