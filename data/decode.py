@@ -64,7 +64,9 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         if spec.code is None and not is_path(data_path):
             raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
         if spec.code is None and is_several(data_path):
-            raise DataError(f"the data path {data_path!r} names several data sets, but a client has one: name that.")
+            raise DataError(
+                f"the data path {data_path!r} names several data sets, but a client has one: name its folder."
+            )
 
     def read(target: Path) -> Samples:
         begin = time.perf_counter()

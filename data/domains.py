@@ -145,7 +145,7 @@ def join_arrays(spec: DataSpec, data_sets: dict[str, Samples], target: Path) -> 
 
     Images are resized to `image_size` or, if that is 0, to the largest height and width among them; to three channels
     if any has them; and to a full scale of 255. Other arrays are unchanged, and must have one shape and type. Classes
-    are matched by name. Groups of different domains are different groups.
+    and sites are matched by name. Groups of different domains are different groups.
     """
     for name, samples in data_sets.items():
         if isinstance(samples.inputs, Texts) or samples.columns:
@@ -153,7 +153,8 @@ def join_arrays(spec: DataSpec, data_sets: dict[str, Samples], target: Path) -> 
     train_counts = {name: samples.train_rows for name, samples in data_sets.items()}
     table = _mix(train_counts, [len(samples.labels) - samples.train_rows for samples in data_sets.values()])
     class_names = _match_classes(data_sets, spec.classes)
-    labels, groups = np.zeros_like(table), np.zeros_like(table)
+    site_names = tuple(dict.fromkeys(name for samples in data_sets.values() for name in samples.site_names))
+    labels, groups, sites = np.zeros_like(table), np.zeros_like(table), np.zeros_like(table)
     group_count = 0
     for index, samples in enumerate(data_sets.values()):
         numbers = np.array([class_names.index(name) for name in samples.class_names], np.int64)
@@ -161,6 +162,9 @@ def join_arrays(spec: DataSpec, data_sets: dict[str, Samples], target: Path) -> 
         if samples.groups is not None:
             groups[table == index] = samples.groups + group_count
             group_count += int(samples.groups.max()) + 1
+        if samples.sites is not None:
+            numbers = np.array([site_names.index(name) for name in samples.site_names], np.int64)
+            sites[table == index] = numbers[samples.sites]
     inputs, scale = _join_inputs(data_sets, table, target)
     return Samples(
         short_name(spec.dataset),
@@ -172,6 +176,8 @@ def join_arrays(spec: DataSpec, data_sets: dict[str, Samples], target: Path) -> 
         groups=groups if group_count else None,
         domains=table,
         domain_names=tuple(data_sets),
+        sites=sites if site_names else None,
+        site_names=site_names,
     )
 
 

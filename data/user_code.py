@@ -73,7 +73,7 @@ def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
     CodeError, which starts with `source`, if there is no Dataset, or an item cannot be used."""
 
     def refusal(problem: str) -> CodeError:
-        remedy = "give a torch Dataset of (tensor, int), or a pair of two, whose transform makes items of one shape"
+        remedy = "give a torch Dataset of (tensor, int), all of one shape, or a pair of them for training and test"
         return CodeError(f"{source} {problem}: {remedy}.")
 
     if len(datasets) not in (1, 2):

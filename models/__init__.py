@@ -154,7 +154,7 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     other = any_shape and len(input_shape) not in (0, 3)
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
         expected = f"images (channels, height, width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or vectors"
-        remedy = "for other arrays write one, or take a perceptron"
+        remedy = "for other shapes write a model, or take a perceptron"
         raise ModelError(f"inputs have shape {input_shape}; models take {expected}; {remedy}.")
 
 
@@ -211,16 +211,18 @@ def _refuse_other_types(network: nn.Module) -> None:
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
     """Check d and K of a SplitModel that a callable returned."""
-    for what, shape, expected in (
-        ("features", probe(model, input_shape, model.features), feature_dim),
-        ("logits", probe(model, input_shape), num_classes),
-    ):
-        if shape != (1, expected):
-            keyword = "feature_dim" if what == "features" else "num_classes"
-            raise ModelError(
-                f"its {what} have shape {shape} for one input instead of {(1, expected)}; give the last layer the "
-                f"{keyword} outputs that the callable gets."
-            )
+    width = probe(model, input_shape, model.features)
+    if width != (1, feature_dim):
+        raise ModelError(
+            f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
+            "the extractor's last layer the feature_dim outputs that the callable gets, or change feature-dim.",
+        )
+    width = probe(model, input_shape)
+    if width != (1, num_classes):
+        raise ModelError(
+            f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
+            "give the classifier the num_classes outputs that the callable gets.",
+        )
 
 
 def _remedy(name: str) -> str:

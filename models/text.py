@@ -26,9 +26,9 @@ PADDING = -1  # no token's id, so a tokenizer needs no padding token
 BATCH = 256  # texts tokenised at a time: a long note is tokenised whole before it is cut
 # of an encoder's folder
 FILES = {
-    "tokenizer": "its tokenizer.json",
-    "encoder": "its config.json and its weights",
-    "image processor": "its preprocessor_config.json",
+    "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
+    "encoder": ("its config.json and its weights", "AutoModel"),
+    "image processor": ("its preprocessor_config.json", "AutoImageProcessor"),
 }
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
@@ -282,7 +282,10 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ModelError("hf: names need transformers; install it: pip install 'protosphere[text]'.") from error
+        raise ModelError(
+            f"hf: names need transformers, which cannot be imported ({words_of(error)}); "
+            "pip install 'protosphere[text]'."
+        ) from error
     if reference.local and not Path(reference.source).is_dir():
         raise ModelError(f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}")
     log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
@@ -307,7 +310,8 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
 def _remedy(what: str, reference: EncoderName) -> str:
     """How to get a missing tokenizer or encoder."""
     if reference.local:
-        return f"save {FILES[what]} there, as its save_pretrained({reference.source!r}) does."
+        files, kind = FILES[what]
+        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({reference.source!r})."
     return (
         f"bring it into this machine's cache while it can reach the hub (hf download {reference.place}), or name a "
         f"folder that holds encoder and {'tokenizer' if what == 'encoder' else what}, as in {PREFIX}/path/to/encoder."

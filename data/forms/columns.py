@@ -48,14 +48,18 @@ class Columns:
         for setting, column in names.items():
             if column not in present:
                 raise DataError(f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.")
-            if list(names.values()).count(column) > 1:
-                raise DataError(f"{setting} is {column!r}, but settings name that column twice: name one for each.")
+        if len(set(names.values())) < len(names):
+            settings = ", ".join(f"{setting} = {column!r}" for setting, column in names.items())
+            raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
         if self.label:
             return self.label
         for column in LABEL_COLUMNS:
             if column in present and column not in (*self.extra, inputs):
                 return column
-        raise DataError(f"{name!r} has no label column; {has}: call one {LABEL_COLUMNS[0]}, or set label-column.")
+        raise DataError(
+            f"{name!r} has no label column; {has}: rename the one with the classes to {LABEL_COLUMNS[0]!r}, or set "
+            "label-column."
+        )
 
 
 USUAL = Columns()

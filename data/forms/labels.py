@@ -12,7 +12,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.words import MISSING, MISSING_NUMBERS, is_missing, is_number, place_of, to_python, word_of
+from protosphere.data.forms.words import MISSING, MISSING_NUMBERS, is_number, place_of, to_python, word_of
 from protosphere.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -55,36 +55,51 @@ class KeyColumn:
         return cls(data_set, name, train_rows, values, np.concatenate(codes))
 
     @cached_property
+    def word_by_value(self) -> list[str | None]:
+        """The distinct values as words."""
+        return [word_of(value) for value in self.values]
+
+    @cached_property
     def words(self) -> set[str]:
         """The distinct words."""
-        return {word for word in map(word_of, self.values) if word is not None}
+        return {word for word in self.word_by_value if word is not None}
 
     def number(self, number_of: Callable[[Any], int | None]) -> np.ndarray:
         """The number of each row's value, (n,) int64, -1 if it has none."""
-        numbers = [number_of(value) for value in self.values]
-        return np.array([-1 if number is None else number for number in numbers], np.int64)[self.codes]
+        numbers = np.full(len(self.values), -1, np.int64)
+        for index, value in enumerate(self.values):
+            number = number_of(value)
+            if number is not None:
+                numbers[index] = number
+        return numbers[self.codes]
 
     def refuse(self, numbers: np.ndarray, what: str, num_classes: int = 0) -> None:
         """Refuse the first row without a number, as a "label" of `num_classes`, a "group" or a "site"."""
         rows = np.flatnonzero(numbers < 0)
         if not rows.size:
             return
+        place = place_of(self.data_set, int(rows[0]), self.train_rows)
         value = self.values[self.codes[rows[0]]]
-        word = word_of(value)
-        problem = f"has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string"
-        remedy = "write one of them"
-        if is_missing(value, MISSING_NUMBERS if what == "label" else ("",)):
-            holds = f" (it holds {value!r})" if word else ""
-            problem, remedy = f"has no {what}{holds} in column {self.name!r}", "give it one or drop the row"
-        elif word is not None:
-            text = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
-            problem = f"has the label {text} in column {self.name!r}"
-            problem += f", but the classes are 0 to {max(num_classes, 1) - 1} or their names"
-            remedy = "correct or drop the row"
-        if word is not None:
-            remedy += ", or list it as a class (in classes.txt, or as `classes` of arrays)"
         error = LabelsError if what == "label" else DataError
-        raise error(f"{place_of(self.data_set, int(rows[0]), self.train_rows)} {problem}: {remedy}.")
+        if value is None or value != value or (isinstance(value, str) and not value.strip()):
+            raise error(f"{place} has no {what} in column {self.name!r}: give it one or drop the row.")
+        word = word_of(value)
+        if what == "label" and word in MISSING_NUMBERS:
+            raise error(
+                f"{place} has no label (it holds {value!r}): give it one or drop the row, or list the classes (in "
+                "classes.txt, or as `classes` of arrays) if that is one."
+            )
+        if word is None:
+            raise error(
+                f"{place} has the {what} {value!r} in column {self.name!r}, but it must be a whole number or a string: "
+                "write one of them."
+            )
+        text = word if _WHOLE_NUMBER.fullmatch(word) else repr(value)
+        raise error(
+            f"{place} has the {what} {text} in column {self.name!r}, but the classes are 0 to "
+            f"{max(num_classes, 1) - 1} or their names: correct or drop the row, or list the class (in classes.txt, or "
+            "as `classes` of arrays)."
+        )
 
 
 def read_keys(
@@ -143,7 +158,8 @@ def _number_words(key: KeyColumn) -> tuple[tuple[str, ...], np.ndarray]:
     are_numbers = not any(isinstance(value, str | bytes | bool) for value in key.values)
     names = sorted(key.words, key=int if are_numbers else None)
     position = {word: number for number, word in enumerate(names)}
-    return tuple(names), key.number(lambda value: position.get(word_of(value) or ""))
+    positions = [position.get(word or "", -1) for word in key.word_by_value]
+    return tuple(names), np.array(positions, np.int64)[key.codes]
 
 
 def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callable[[Any], int | None]:
@@ -191,7 +207,7 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     count = max(map(int, names)) + 1 if names and are_whole else len(names)
     if count > MOST_CLASSES:
         problem = f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}"
-        raise LabelsError(f"{problem}: set label-column to another one, or list the classes in classes.txt.")
+        raise LabelsError(f"{problem}: set label-column to that of the classes, or list them in classes.txt.")
     return tuple(map(str, range(count))) if are_whole else tuple(names)
 
 
@@ -204,5 +220,7 @@ def _refuse_target(key: KeyColumn) -> None:
     rows = len(key.codes)
     is_written = rows > SMALL_TABLE and len(key.words) > rows / 2 and all(map(is_number, key.words))
     if has_fractions or (is_written and not all(map(_WHOLE_NUMBER.fullmatch, key.words))):
-        problem = f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class"
-        raise LabelsError(f"{problem}: put the numbers into a few bins, as pandas.cut does, or set label-column.")
+        raise LabelsError(
+            f"column {key.name!r} of {key.data_set!r} holds decimals, but a label is a class: put the numbers into a "
+            "few bins, as pandas.cut does, or set label-column to the column with the classes."
+        )

@@ -185,8 +185,8 @@ def _describe_csv_error(path: Path, error: Exception) -> DataError:
     ragged = re.search(r"Expected (\d+) columns, got (\d+)", reason)
     if ragged:
         return DataError(
-            f"{place} has {ragged[2]} fields, but the header {ragged[1]}: put fields with commas, quotes or line "
-            'breaks into double quotes, and write a quote in them as "".'
+            f"{place} has another number of fields ({ragged[2]}) than the header ({ragged[1]}): correct the row, and "
+            'put values with commas, quotes or line breaks into double quotes, a quote in them as "".'
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         return DataError(f"{place} is not UTF-8: save the file in UTF-8.")

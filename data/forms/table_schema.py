@@ -136,8 +136,10 @@ class TableSchema:
         """Derive the schema from all rows of the table of the data set `name`; training samples come first."""
         for column in table.column_names:
             if column in UNNAMED:
-                problem = f"has the column {column!r}, the numbers of rows as pandas writes them"
-                raise DataError(f"{name!r} {problem}: write it with index=False, or list its columns in {SCHEMA}.")
+                raise DataError(
+                    f"{name!r} has the column {column!r}, the numbers of rows as pandas writes them: write the table "
+                    f"with index=False, or list the columns to use in {SCHEMA}."
+                )
         return cls(tuple(_fit_column(name, column, table.column(column), train_rows) for column in table.column_names))
 
     def encode(
@@ -153,11 +155,8 @@ class TableSchema:
             if wrong.any() and not independent:
                 row = int(wrong.argmax())
                 value = cells[row].as_py()
-                problem = f"where {SCHEMA} does not allow it: correct the row, or allow it there"
-                if column.kind == NUMBER and not is_missing(value) and is_number(str(value)):
-                    problem = "which is not finite: correct that cell, or empty it where it has no value"
                 place = f"{place_of(name, first + row, train_rows)}, in the column {column.name!r}"
-                raise DataError(f"there is {describe_cell(value)} in {place}, {problem}.")
+                raise _describe_wrong_cell(place, column.kind, value)
             usable &= ~wrong
             parts.append(features)
         return np.concatenate(parts, axis=1), usable
@@ -200,6 +199,20 @@ def describe_cell(value: Any) -> str:
     return NOTHING if is_missing(value) else f"{value!r}"
 
 
+def _describe_wrong_cell(place: str, kind: str, value: Any) -> DataError:
+    what, is_empty = describe_cell(value), is_missing(value)
+    if kind == NUMBER and not is_empty and is_number(str(value)):
+        return DataError(
+            f"there is {what} in {place}, which is not finite: correct that cell, or empty it where it has no value."
+        )
+    remedy = ""
+    if is_empty:
+        remedy = ', or let it say "missing": true'
+    elif kind != NUMBER:
+        remedy = ', or add it to the "values" there'
+    return DataError(f"there is {what} in {place}, which {SCHEMA} does not allow: correct the row{remedy}.")
+
+
 # --- the kind of a column --------------------------------------------------------------------------------------------
 
 
@@ -221,8 +234,9 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         raise DataError(f"{name!r} has {problem}: write them as plain numbers with a point.")
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r}, such as {texts[0]!r}, too many "
-            f"for a category: set text-column if it holds texts, correct that cell, or leave ids out in {SCHEMA}."
+            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
+            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
+            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 

@@ -110,8 +110,10 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
     noted_names = first.class_names(label)
     for part in parts:
         if (part.class_names(label) or noted_names) != noted_names:
-            problem = f"lists other classes in {part.name} than in {first.name}"
-            raise DataError(f"column {label!r} of {source.name!r} {problem}: write the same list into both.")
+            raise DataError(
+                f"column {label!r} of {source.name!r} lists other classes in {part.name} than in {first.name}: write "
+                "the same list, in the same order, into both."
+            )
     keys = read_keys(
         source.name,
         {name: [table.column(name) for table in tables] for name in key_names},
@@ -160,7 +162,8 @@ def _find_inputs(source: TableSource, spec: DataSpec) -> tuple[str, str]:
         return NUMBERS, ""
     raise DataError(
         f"{source.name!r} has no image column and no text column; its columns are {', '.join(table.names) or 'none'}: "
-        f"name one {IMAGE_COLUMNS[0]} with struct{{bytes, path}}, or set text-column; a site's numbers need a {SCHEMA}."
+        f"call the column of encoded images {IMAGE_COLUMNS[0]!r} (struct{{bytes, path}}), or set text-column to the "
+        f"one with texts; a site's table of numbers needs a {SCHEMA}."
     )
 
 
@@ -184,8 +187,10 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
     for part in source.parts:
         for name in part.names:
             if name not in known_names and not part.is_test:
-                problem = f"has the column {name!r} in {part.name}, but not in {first.name}"
-                raise DataError(f"{source.name!r} {problem}: add it, or name the columns to use in {SCHEMA}.")
+                raise DataError(
+                    f"{source.name!r} has the column {name!r} in {part.name}, but not in {first.name}: give all tables "
+                    f"the same columns, or name those to use in {SCHEMA}."
+                )
     return [name for name in first.names if name not in key_names]
 
 

@@ -36,7 +36,7 @@ class Texts:
     def __getitem__(self, rows: np.ndarray) -> list[str]:
         """The texts of `rows` (m,) int in 0..n−1, in that order."""
         rows = np.asarray(rows, dtype=np.int64)
-        return [self.content[start:end].tobytes().decode() for start, end in self.bounds[rows]]
+        return [self.content[start:end].tobytes().decode() for start, end in self.bounds[rows].tolist()]
 
     def take(self, rows: np.ndarray, axis: int) -> Texts:
         """The texts of `rows`, like `numpy.ndarray.take`."""

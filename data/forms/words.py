@@ -58,5 +58,7 @@ def word_of(value: Any) -> str | None:
         return str(value)
     if not isinstance(value, str):
         return None
-    word = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", unicodedata.normalize("NFC", value).strip())
+    word = unicodedata.normalize("NFC", value).strip()
+    if "." in word:
+        word = re.sub(r"^(-?[0-9]+)\.0+$", r"\1", word)
     return word or None

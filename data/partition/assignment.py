@@ -63,7 +63,10 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool =
     """The assignment of `data`, stored in the cache; the first process computes it, others wait. If it is `single`, one
     client has all rows as its own, and no partitioner runs."""
     if single and spec.shared_test_share:
-        raise DataError("a client with its own data-path has no samples for the others; set `ensemble-every` to 0.")
+        raise DataError(
+            "a client with its own data-path cannot give samples to the ensemble's shared test set; set "
+            "`ensemble-every` to 0."
+        )
 
     def make(file: Path) -> Assignment:
         rows = _assign(spec, data, single)
@@ -73,7 +76,7 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool =
         return rows
 
     file = _file(spec, data, Path(cache_dir), single)
-    return once(cache_dir, file, lambda file: read_assignment(file, len(data.labels)), make)
+    return once(cache_dir, file, lambda path: read_assignment(path, len(data.labels)), make)
 
 
 def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:

@@ -33,8 +33,10 @@ def few_shots(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> list[np.n
     if not is_mixed and not spec.shots:
         raise DataError("shots is 0, but it must be 1 or more.")
     if spec.clients < len(domain_names):
-        problem = f"the mixed partition has {spec.clients} clients for {len(domain_names)} domains"
-        raise DataError(f"{problem}: raise clients, or take domains out of dataset.")
+        raise DataError(
+            f"the mixed partition gives each client one domain, but there are {spec.clients} clients for "
+            f"{len(domain_names)} domains: raise the number of clients, or take domains out of dataset."
+        )
     # a cell is a class, or a class of a domain
     cells = pool.labels
     if is_mixed and samples.domains is not None:
@@ -59,9 +61,11 @@ def few_shots(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> list[np.n
         name = f"class {class_names[label_of_cell[worst]]!r}"
         if is_mixed:
             name += f" of domain {domain_names[domain_of_cell[worst]]!r}"
-        clients = f"the {np.count_nonzero(demand[:, worst])} clients that drew it in the {spec.partition} partition"
-        problem = f"{name} has {available[worst]} samples, but {clients} want {needed}"
-        raise DataError(f"{problem}: lower clients, shots or ways, raise max-samples, or take another seed.")
+        raise DataError(
+            f"{name} has {available[worst]} samples, but the {np.count_nonzero(demand[:, worst])} clients that drew it "
+            f"in the {spec.partition} partition want {needed}: lower the number of clients, shots or ways, raise "
+            "max-samples if it is set, or take another seed."
+        )
     return _hand_out(demand, codes, rng)
 
 
@@ -72,16 +76,23 @@ def _refuse_few_classes(spec: DataSpec, num_classes: np.ndarray, domain_names: S
         what = "training samples"
         if domain_names:
             what = f"samples of domain {domain_names[int(num_classes.argmin())]!r}"
-        problem = f"the {spec.partition} partition needs {FEWEST_WAYS} classes, but the {what} are of {fewest}"
-        raise DataError(f"{problem}: raise max-samples if it is set, or give data of more classes.")
+        raise DataError(
+            f"the {spec.partition} partition gives each client at least {FEWEST_WAYS} classes, but the {what} are of "
+            f"{fewest}: raise max-samples if it is set, or give data of more classes."
+        )
     if not FEWEST_WAYS <= spec.ways <= most:
-        limit = f"between {FEWEST_WAYS} and {most}, the number of classes that have training samples"
-        raise DataError(f"ways is {spec.ways}, but it must lie {limit}.")
+        raise DataError(
+            f"ways is {spec.ways}, but it must lie between {FEWEST_WAYS} and {most}, the number of classes that have "
+            "training samples."
+        )
 
 
 def _draw_demand(allowed: np.ndarray, spec: DataSpec, rng: np.random.Generator) -> np.ndarray:
-    """Draw how many samples of each cell each client wants, (clients, cells) int64, of those that are `allowed`
-    (clients, cells) bool, at least 2 each."""
+    """Draw how many samples of each cell each client wants: (clients, cells) int64.
+
+    Args:
+        allowed: (clients, cells) bool, the cells that a client may draw, at least 2 each.
+    """
     clients, cells = allowed.shape
     most = np.minimum(spec.ways + spec.ways_spread, allowed.sum(axis=1))
     fewest = np.minimum(max(FEWEST_WAYS, spec.ways - spec.ways_spread), most)

@@ -42,10 +42,10 @@ def deal(spec: DataSpec, pool: Pool) -> Parts:
         cause = f"alpha = {spec.alpha}"
         if spec.partition == PATHOLOGICAL:
             cause = f"classes-per-client = {spec.classes_per_client}"
-        problem = f"{cause} gave each of {spec.clients} clients at least min-samples = {spec.min_samples}"
         raise DataError(
-            f"no draw of the {spec.partition} partition with {problem} of {len(pool)} samples: change "
-            f"{cause.split()[0]}, or lower min-samples or clients."
+            f"no draw of the {spec.partition} partition with {cause} gave each of {spec.clients} clients at least "
+            f"min-samples = {spec.min_samples} of {len(pool)} samples: change {cause.split()[0]}, or lower min-samples "
+            "or the number of clients."
         )
     except DataError as error:
         if pool.unit_of_row is None:
@@ -58,13 +58,17 @@ def _refuse_small(pool: Pool, spec: DataSpec) -> None:
     needed = clients * max(spec.min_samples, 1)
     if len(pool) < needed:
         minimum = f"with min-samples = {spec.min_samples} each " if spec.min_samples > 1 else ""
-        problem = f"{clients} clients {minimum}need at least {needed} samples, but the data set has {len(pool)}"
-        raise DataError(f"{problem}: lower clients or min-samples, or raise max-samples if it is set.")
+        raise DataError(
+            f"{clients} clients {minimum}need at least {needed} samples, but the data set has {len(pool)}: lower the "
+            "number of clients or min-samples, or raise max-samples if it is set."
+        )
     num_classes = np.unique(pool.labels).size
     fewest = math.ceil(num_classes / clients)
     if spec.partition == PATHOLOGICAL and not fewest <= per_client <= num_classes:
-        limits = f"{fewest}, or {clients} clients leave samples to nobody, and {num_classes}, the number of classes"
-        raise DataError(f"classes-per-client is {per_client}, but it must lie between {limits}: change it, or clients.")
+        raise DataError(
+            f"classes-per-client is {per_client}, but it must lie between {fewest}, or {clients} clients leave samples "
+            f"to nobody, and {num_classes}, the number of classes that have samples: change it, or clients."
+        )
 
 
 def divide_evenly(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> Parts:
@@ -133,8 +137,10 @@ def _deal_sites(pool: Pool, target: Pool, spec: DataSpec) -> Parts:
     present, clients = np.unique(sites[pool.rows]), spec.clients
     if len(present) < clients:
         what = "data sets in dataset" if spec.partition == SITES else "values in partition-column"
-        problem = f"{clients} clients need as many {what}, one each, but there are {len(present)}"
-        raise DataError(f"{problem}: set clients to that number or fewer, or take another partition.")
+        raise DataError(
+            f"{clients} clients need as many {what}, one each, but there are {len(present)}: set clients to that "
+            "number or fewer, or take another partition."
+        )
     values = target.by_unit(sites)
     return [np.flatnonzero(np.isin(values, present[client::clients])) for client in range(clients)]
 

@@ -35,10 +35,10 @@ def divide_by_table(pool: Pool, spec: DataSpec, rng: np.random.Generator) -> lis
     short = np.flatnonzero(demand.sum(axis=0) > available)
     if short.size:
         label = int(short[0])
-        request = f"{demand[:, label].sum()} samples of class {class_names[label]!r}"
-        problem = f"asks for {request}, but {available[label]} are there"
         raise DataError(
-            f"the partition table {spec.partition_table!r} {problem}: leave max-samples 0, or lower that column."
+            f"the partition table {spec.partition_table!r} asks for {demand[:, label].sum()} samples of class "
+            f"{class_names[label]!r}, but {available[label]} are there: give the data that it was made of, leave "
+            "max-samples 0, or lower that column."
         )
     parts: list[list[np.ndarray]] = [[] for _ in range(spec.clients)]
     for label, counts in enumerate(demand.T):
@@ -64,8 +64,10 @@ def _read_counts(path: str, clients: int, class_names: tuple[str, ...]) -> np.nd
             f"{len(class_names)} classes by name: {', '.join(class_names)}"
         )
     if [row[0].strip() for row in rows] != [str(number) for number in range(clients)]:
-        needs = f"one for each of the run's {clients} clients, numbered from 0 in that order"
-        raise refusal(f"has {len(rows)} rows, but it needs {needs}: set clients, or correct it")
+        raise refusal(
+            f"has {len(rows)} rows, but it needs one for each of the run's {clients} clients, which its first column "
+            "numbers from 0 in that order: set clients to its number of rows, or correct it"
+        )
     counts = np.zeros((clients, len(class_names)), dtype=np.int64)
     places = [class_names.index(name) for name in header[1:]]
     for number, row in enumerate(rows):
@@ -85,5 +87,7 @@ def _read(path: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        remedy = "set partition-table to a CSV file that every client and the server can open"
-        raise DataError(f"the partition table {path!r} cannot be read ({reason}): {remedy}.") from None
+        raise DataError(
+            f"the partition table {path!r} cannot be read ({reason}): set partition-table to a CSV file that every "
+            "client and the server can open."
+        ) from None

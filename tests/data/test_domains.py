@@ -298,3 +298,18 @@ def test_groups_stay_together_within_a_value_and_one_with_several_values_is_refu
             assert not set(rows % 7) & set(others % 7)
     with pytest.raises(DataError, match="several values"):
         dealt(group="patient", partition="number")
+
+
+def test_sites_of_several_files_of_arrays_are_matched_by_name(tmp_path, opened):
+    sites_by_file = {"one": ["east", "west"] * 3, "other": ["north", "west", "west"] * 2}
+    for name, sites in sites_by_file.items():
+        inputs = np.full((6, 2), len(name)) + np.arange(6)[:, None] / 10
+        np.savez(tmp_path / f"{name}.npz", x=inputs, y=np.arange(6) % 2, site=np.array(sites))
+    data = opened(f"{tmp_path}/one.npz", f"{tmp_path}/other.npz", columns=Columns(partition="site"))
+    assert data.site_names == ("east", "west", "north")
+    site_by_input = {}
+    for name, sites in sites_by_file.items():
+        for row, site in enumerate(sites):
+            site_by_input[round(len(name) + row / 10, 1)] = site
+    for x, site in zip(data.inputs[:, 0].tolist(), data.sites.tolist(), strict=True):
+        assert data.site_names[site] == site_by_input[round(x, 1)]

@@ -27,6 +27,10 @@ def own(input_shape, num_classes, feature_dim):
 def narrow(input_shape, num_classes, feature_dim):
     return own(input_shape, num_classes, feature_dim - 1)
 
+def mixed(input_shape, num_classes, feature_dim):
+    width = torch.Size(input_shape).numel()
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(width, 16)), feature_dim, num_classes)
+
 def few(input_shape, num_classes, feature_dim):
     return own(input_shape, num_classes - 2, feature_dim)
 
@@ -133,6 +137,7 @@ def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights
     ("callable_name", "word"),
     [
         ("narrow", r"shape \(1, 7\)"),
+        ("mixed", r"features have shape \(1, 16\).*extractor's last layer"),
         ("few", r"shape \(1, 2\)"),
         ("tokens", r"shape \(1, 1, 64\)"),
         ("pair", "it returns a tuple"),

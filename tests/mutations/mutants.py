@@ -560,8 +560,8 @@ MUTANTS = {
     ),
     "ill with a blank another class": Mutant(
         D + "forms/words.py",
-        'unicodedata.normalize("NFC", value).strip())',
-        'unicodedata.normalize("NFC", value))',
+        'unicodedata.normalize("NFC", value).strip()',
+        'unicodedata.normalize("NFC", value)',
         "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
