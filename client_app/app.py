@@ -19,7 +19,7 @@ from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home
 from protosphere.core.lru_cache import Recent
 from protosphere.core.seeds import limited_threads
-from protosphere.core.startup import end_at_once, keep_freed_memory
+from protosphere.core.startup import end_at_once
 from protosphere.data.client_data import size_in_bytes
 from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
@@ -34,7 +34,6 @@ _clients: Recent[Client] = Recent(lambda client: size_in_bytes(client.data))
 
 app = ClientApp()
 end_at_once()
-keep_freed_memory()
 
 
 @app.query()

@@ -53,15 +53,21 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
     if outer and show is None:
         yield
         return
-    before = log.handlers, log.level, log.propagate
-    log.handlers = [*(handler for handler in log.handlers if handler not in outer), Console(show)]
+    console = Console(show)
+    level, propagate = log.level, log.propagate
+    for handler in outer:
+        log.removeHandler(handler)
+    log.addHandler(console)
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
         yield
     finally:
-        log.handlers, level, log.propagate = before
+        log.removeHandler(console)
+        for handler in outer:
+            log.addHandler(handler)
         log.setLevel(level)
+        log.propagate = propagate
 
 
 @app.main()

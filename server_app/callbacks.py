@@ -28,7 +28,7 @@ class Callback:
 
     name = ""
 
-    def on_start(self, run: "PrototypeStrategy") -> bool:
+    def on_start(self, strategy: "PrototypeStrategy") -> bool:
         """The clients are known, but no message of a round has been sent. The lines of a resumed run are in its folder.
         Returning False ends the run before the next round.
 
@@ -50,18 +50,18 @@ class EarlyStopping(Callback):
 
     name = PATIENCE
 
-    def on_start(self, run: "PrototypeStrategy") -> bool:
-        self._patience, self._rule = run.settings.stop_patience, run.run.inference
+    def on_start(self, strategy: "PrototypeStrategy") -> bool:
+        self._patience, self._rule = strategy.settings.stop_patience, strategy.run.inference
         self._best: float | None = None
         self._rounds_without_rise = 0
-        with_validation = any(sum(identity.rows[1:2]) for identity in run.roster.identities.values())
+        with_validation = any(sum(identity.rows[1:2]) for identity in strategy.roster.identities.values())
         if not with_validation:
             raise SettingError(
                 f"setting `{PATIENCE}` is {self._patience}, but no client has a validation sample to decide by; raise "
                 "`validation-share`, or set it to 0."
             )
         goes_on = True
-        for line in run.folder.lines(with_clients=False):
+        for line in strategy.folder.lines(with_clients=False):
             goes_on = self.on_round(line)
         return goes_on
 

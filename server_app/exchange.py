@@ -266,7 +266,9 @@ def _check_reply(reply: Reply, report: Report, context: ReplyContext) -> Reply:
     evaluation = report.evaluation
     if evaluation is not None:
         # an unknown rule would appear in every table
-        unknown_rules = sorted(set(evaluation.correct) - set(context.rules or evaluation.correct))
+        unknown_rules: list[str] = []
+        if context.rules is not None:
+            unknown_rules = sorted(set(evaluation.correct).difference(context.rules))
         if unknown_rules:
             rule = unknown_rules[0]
             reasons.append(

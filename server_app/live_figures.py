@@ -47,10 +47,10 @@ class Tracker(Callback):
 
     name = ""
 
-    def on_start(self, run: "PrototypeStrategy") -> bool:
-        self._run, self._is_open = run, True
+    def on_start(self, strategy: "PrototypeStrategy") -> bool:
+        self._run, self._is_open = strategy, True
         self._newest: Mapping[str, Any] = {}
-        self._attempt(self.open, run)
+        self._attempt(self.open, strategy)
         return True
 
     def on_round(self, line: Mapping[str, Any]) -> bool:

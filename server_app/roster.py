@@ -276,7 +276,7 @@ class Roster:
     def _restore(self, entries: Sequence[Mapping[str, Any]], last_round: int) -> None:
         """Restore the members from before an interruption, who have yet to answer."""
         for entry in sorted(entries, key=lambda entry: (entry.get("joined", 0), entry["partition"])):
-            joined, left_round = (entry.get(name, 0) for name in ROUNDS)
+            joined, left_round = entry.get("joined", 0), entry.get("left", 0)
             if joined <= last_round:
                 earlier = {name: value for name, value in entry.items() if name not in ROUNDS}
                 left_round = left_round if left_round <= last_round else 0
@@ -395,13 +395,15 @@ class Roster:
             RosterError: too few are left.
         """
         for partition, why in sorted(reasons.items()):
-            member = self.members.pop(partition)
+            member = self.members[partition]
             assert member.identity is not None
             node = self.waiting.pop(partition)[0] if member.node is None else member.node
             self._left_out[node] = partition, why
             warn_left_out(partition, node, why, member.identity)
             if member.earlier:
-                self.members[partition] = Member(joined=member.joined, left=member.left, earlier=member.earlier)
+                member.identity, member.node = None, None
+            else:
+                del self.members[partition]
         refuse_too_few(Agreement(self.number, self.identities, self.nodes, self._left_out), self.settings)
 
     def refuse_changes(self, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from protosphere.client_app.app import app as client_app
 from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import APP_RAISED, SERVER_NODE, WORKER_DIED, stamp, take_identity
+from protosphere.core.memory import freed_memory_kept, keep_freed_memory
 from protosphere.launch.workers import end_with_parent, without_main_module
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
@@ -167,7 +168,7 @@ def run_in_process(
     grid = grid_of(config, nodes, workers)
     try:
         # clients in this process sync their states to disk together with the server's checkpoint
-        with said(hear), unsettled.wait() if workers == 1 else nullcontext():
+        with said(hear), freed_memory_kept(), unsettled.wait() if workers == 1 else nullcontext():
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), open_folder, on_round)
     except Exception as error:
         lines.append(f"error: {error}" if isinstance(error, USER_ERRORS) else traceback.format_exc())
@@ -191,4 +192,5 @@ def _work(message: Message, context: Context) -> Message:
 
 def _begin_worker() -> None:
     simulate()
+    keep_freed_memory()
     end_with_parent()

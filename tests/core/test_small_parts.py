@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+from protosphere.core import memory
 from protosphere.core.client_names import (
     LONGEST_CLIENT_NAME,
     client_label,
@@ -25,7 +25,6 @@ from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OtherHomeError, home, refuse_other, stores
 from protosphere.core.seeds import derive, generator, limited_threads, seed_process
-from protosphere.core.startup import keep_freed_memory
 from protosphere.core.text import class_word, class_words, cut_apart
 
 RUN = "20260101-000000-fedproto-digits-0123abcd"
@@ -210,29 +209,38 @@ def test_names_that_differ_stay_different_when_they_are_cut(names, most, words):
 
 ALLOCATIONS = """
 import resource
-{call}
-for step in range(20):
-    if step == 10:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    tensors = [bytearray(4 * 2**20) for _ in range(8)]
-    del tensors
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+from protosphere.core.memory import freed_memory_kept
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+with freed_memory_kept():
+    for step in range(20):
+        if step == 10:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        tensors = [bytearray(4 * 2**20) for _ in range(8)]
+        del tensors
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    kept = resident()
+print(faults, kept - resident())
 """
+NO_GLIBC = memory._glibc() is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told to keep freed memory")
-def test_freed_memory_is_kept_and_not_fetched_anew_from_the_system():
-    faults = {}
-    for call in ("", "from protosphere.core.startup import keep_freed_memory; keep_freed_memory()"):
-        process = subprocess.run([sys.executable, "-c", ALLOCATIONS.format(call=call)], capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
-        faults[bool(call)] = int(process.stdout)
-    pages = 10 * 8 * 4 * 2**20 // resource.getpagesize()
-    assert faults[False] > pages / 2
-    assert faults[True] < pages / 100
+@pytest.mark.skipif(NO_GLIBC, reason="this C library cannot be told to keep freed memory, or is configured")
+def test_freed_memory_is_kept_during_a_run_and_given_back_at_its_end():
+    process = subprocess.run([sys.executable, "-c", ALLOCATIONS], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    faults, returned = map(int, process.stdout.split())
+    # without it, each of ten steps would fetch eight times 1,024 pages
+    assert faults < 1000
+    assert returned > 20 * 2**20
 
 
-def test_on_another_system_nothing_is_asked_of_the_c_library(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr("ctypes.CDLL", None)
-    keep_freed_memory()
+@pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", ""])
+def test_another_system_and_a_user_s_own_memory_options_are_left_alone(monkeypatch, variable):
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    else:
+        monkeypatch.setattr(sys, "platform", "win32")
+    assert memory._glibc() is None
+    with memory.freed_memory_kept():
+        pass
