@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from protosphere.server_app.exchange import LONGEST_PROBLEM, ReplyContext, exchange
 from protosphere.wire.messages import encode_report
 from protosphere.wire.parts import PROTOTYPES
+from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
 from tests.server_app.replies import (
     EVALUATION,
@@ -209,3 +210,15 @@ def test_an_area_under_the_roc_curve_that_nobody_asked_for_does_not_count(ask):
         (reply,) = ask({1: report}, trains=False, measures_auc=asked)
         assert reply.report.evaluation.auc == (1.0 if asked else None)
         assert ("ROC curve dropped: nobody asked" in reply.refused) != asked
+
+
+def test_of_a_reply_with_a_false_claim_the_ensemble_answer_does_not_count_either(ask):
+    honest = Identity(0, 1, model="scripted", parameters=7, feature_dim=3, class_names=tuple("abcd"), rows=(20, 4, 6))
+    answer = Array(np.full((2, 4), 0.25, np.float16))
+    how = {"trains": False, "shared_labels": torch.tensor([0, 1]), "identities": {0: honest}}
+    (taken,) = ask({0: replace(evaluated(0), ensemble=answer)}, **how)
+    assert (taken.problem, taken.ensemble is None) == ("", False)
+    how["identities"] = {0: replace(honest, rows=(20, 4, 5))}
+    (dropped,) = ask({0: replace(evaluated(0), ensemble=answer)}, **how)
+    assert dropped.problem.startswith("reply dropped: it claims")
+    assert dropped.ensemble is None

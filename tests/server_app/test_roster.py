@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from flwr.app import Error, Message, MessageType
@@ -10,7 +11,7 @@ from flwr.app import Error, Message, MessageType
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
-from protosphere.server_app import roster as gathering
+from protosphere.server_app import roster as roster_module
 from protosphere.server_app.agreement import Agreement, Terms, agree, refuse_too_few
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.messages import encode_identity
@@ -76,7 +77,7 @@ class FakeGrid:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     stopped = Clock()
-    monkeypatch.setattr(gathering, "time", stopped)
+    monkeypatch.setattr(roster_module, "time", stopped)
     LocalGrid({}, [])  # no Message can be made before Flower knows who runs here
     return stopped
 
@@ -127,7 +128,7 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
         roster = gathered(grid)
     assert set(roster.nodes) == {0, 1, 2}
     assert grid.queries == [50, 60, 70, 70]
-    assert clock.now - grid.began == pytest.approx(60 + gathering.RETRY, abs=0.2)
+    assert clock.now - grid.began == pytest.approx(60 + roster_module.RETRY, abs=0.2)
     assert 'node 70 could not say who it is: the error "SuperNode is unavailable" came back' in caplog.text
 
 
@@ -135,7 +136,7 @@ def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
     grid = FakeGrid(clock, {1: None, 50: identity(0), 60: identity(1), 70: identity(2)})
     with caplog.at_level(logging.WARNING, "protosphere"):
         gathered(grid)
-    assert clock.now - grid.began == pytest.approx(gathering.QUERY_TIMEOUT, abs=0.2)
+    assert clock.now - grid.began == pytest.approx(roster_module.QUERY_TIMEOUT, abs=0.2)
     assert [record.getMessage() for record in caplog.records] == ["node 1 did not say who it is within 30 seconds"]
 
 
@@ -419,7 +420,7 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     grid.add(61, identity(1), seconds=45)
     before, asked = clock.now, list(grid.queries)
     roster.refresh(grid)
-    assert clock.now - before == pytest.approx(gathering.QUERY_TIMEOUT, abs=0.2)
+    assert clock.now - before == pytest.approx(roster_module.QUERY_TIMEOUT, abs=0.2)
     assert grid.queries == [*asked, 61]
     assert roster.nodes[1] == 60
     before = clock.now
@@ -677,6 +678,37 @@ def test_a_run_that_a_client_has_left_is_resumed_by_the_others(network):
     made.start(settings | {"resume": folder})
     assert rounds_of(made, 0) == rounds_of(made, 1) == [4, 5]
     assert rounds_of(made, 2) == []
+
+
+def test_a_leave_and_a_join_of_the_round_that_was_cut_are_forgotten(network, say):
+    """Both stood in the roster already; the round begins anew without them."""
+    settings = {"min-clients": 2, "rounds": 4}
+    made = network()
+    folder = cut_after(made, 2, settings)
+    path = Path(folder) / "roster.json"
+    entries = json.loads(path.read_text())
+    entries[2]["left"], entries[3]["joined"] = 3, 3
+    path.write_text(json.dumps(entries))
+    hide(made, 3, until=4)
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 2) == [3, 4]
+    assert not any("client 2 (scripted) is back" in line for line in say())
+    assert rounds_of(made, 3) == [4]
+    assert [entry.get("left") for entry in resumed.folder.roster()] == [None] * 4
+    assert [entry.get("joined") for entry in resumed.folder.roster()] == [None, None, None, 4]
+
+
+def test_who_had_left_before_a_resume_is_back_as_itself_and_not_counted_before(network, say):
+    settings = {"min-clients": 2, "forget-after": 1, "rounds": 6}
+    made = network(clients=3, gone={2: 2})
+    listed, grid = made.grid.get_node_ids, made.grid
+    folder = cut_after(made, 4, settings)
+    assert [entry.get("left") for entry in made.strategy.folder.roster()][2] == 2
+    grid.get_node_ids = lambda: [*listed(), grid.nodes[2]]
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 2) == [5, 6]
+    assert "client 2 (scripted) is back in round 5" in say()
+    assert [entry.get("left") for entry in resumed.folder.roster()] == [None] * 3
 
 
 def _stop_after(number):
