@@ -224,10 +224,9 @@ def refuse_other_inputs(data: Samples, texts: bool) -> None:
     """Refuse texts if the model does not read `texts`, and other data if it does."""
     if isinstance(data.inputs, Texts) == texts:
         return
-    content, expected, model = "texts", "images or numbers", "hf:<encoder>"
-    if texts:
-        content, expected, model = expected, content, "that is no hf:<encoder>"
-    raise DataError(f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {model}.")
+    content, expected = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
+    remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
+    raise DataError(f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {remedy}.")
 
 
 def _transform(data: Samples, encode: Encode | None, train: np.ndarray) -> Transform:

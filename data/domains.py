@@ -213,6 +213,7 @@ def join_tables(spec: DataSpec, target: Path) -> Samples:
     if samples.groups is not None:
         samples = replace(samples, groups=samples.groups * len(names) + domains)
     rows = np.empty_like(table)
+    # row j of a domain goes to the domain's j-th place in the table
     rows[np.argsort(table, kind="stable")] = np.argsort(domains, kind="stable")
     return replace(samples.take(rows), domain_names=names)
 

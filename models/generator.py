@@ -8,6 +8,9 @@ from torch.nn.functional import one_hot
 class Generator(nn.Module):
     """G of FedGen: (epsilon in [0, 1)^q, y) -> Linear(q + K, h), batch norm, ReLU, Linear(h, d) -> z in R^d.
 
+    Args:
+        num_classes: K. dim: d. noise_dim: q. hidden: h.
+
     Attributes:
         held: (K,), 1 for each class that it was trained on, else 0; float, because it is exchanged with the weights.
     """
@@ -40,7 +43,11 @@ class Generator(nn.Module):
 
 
 class FeatureGenerator(nn.Module):
-    """G of FRAug: (u in [0, 1)^(d/2), y) -> Linear, batch norm, ReLU, Linear(d, d), batch norm, ReLU -> R^d."""
+    """G of FRAug: (u in [0, 1)^(d/2), y) -> Linear, batch norm, ReLU, Linear(d, d), batch norm, ReLU -> R^d.
+
+    Args:
+        num_classes: K. dim: d.
+    """
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -65,7 +72,11 @@ class FeatureGenerator(nn.Module):
 
 class FeatureTransformation(nn.Module):
     """Psi of FRAug: (z in R^d, y) -> Linear(d + K, d/2), batch norm, ReLU, Linear(d/2, d), batch norm -> R^d, which is
-    added to a real feature."""
+    added to a real feature.
+
+    Args:
+        num_classes: K. dim: d.
+    """
 
     def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()
@@ -86,6 +97,9 @@ class FeatureTransformation(nn.Module):
 
 class ClassTurns(nn.Module):
     """FRAug's running means m_c of a client's features, and its classes in turn.
+
+    Args:
+        num_classes: K. dim: d.
 
     Attributes:
         means: m, (K, d); zeros for a class that has not occurred.

@@ -19,6 +19,8 @@ class SplitModel(nn.Module):
 
     Args:
         extractor: (n, *input_shape) -> (n, d), its last layer linear, or a pooling of features.
+        feature_dim: d.
+        num_classes: K.
         feature_activation: what is applied to z: "linear" leaves negative coordinates within reach of aligned
             prototypes; "relu" is for TinyProto's analysis of dead units.
 
@@ -53,7 +55,10 @@ class SplitModel(nn.Module):
 
 class WrappedModel(nn.Module):
     """A SplitModel inside another module, which has the same methods; unless overridden, they are those of the model.
-    Do not use the model by itself afterwards."""
+
+    Args:
+        model: taken over; do not use it by itself afterwards.
+    """
 
     def __init__(self, model: SplitModel) -> None:
         super().__init__()
@@ -82,29 +87,36 @@ def split(
     feature_activation: str = "linear",
     pools: bool = False,
 ) -> SplitModel:
-    """Bring a backbone, (n, *input_shape) -> (n, width) or (n, width, h, w), to d: global average pooling of a feature
-    map, then one linear layer.
+    """Bring a backbone to d: global average pooling of a feature map, then one linear layer.
 
-    With `pools`, means of neighbouring features replace the linear layer, as in ProtoNorm's release: feature j is the
-    mean of the backbone's features from floor(j width / d) to ceil((j + 1) width / d). Raises ModelError if the
-    backbone returns something else, or has fewer features than d with `pools`.
+    Args:
+        backbone: (n, *input_shape) -> (n, width) or (n, width, h, w), of any width.
+        pools: whether means of neighbouring features replace the linear layer, as in ProtoNorm's release: feature j is
+            the mean of the backbone's features from floor(j width / d) to ceil((j + 1) width / d).
+
+    Raises:
+        ModelError: the backbone returns something else, or has fewer features than d with `pools`.
     """
     shape = probe(backbone, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(backbone=backbone)
     if len(shape) == 4:
         layers["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     elif len(shape) != 2:
-        expected = "(n, width) or (n, channels, height, width)"
-        raise ModelError(f"it gives an output of shape {shape} for one input; let it give {expected}.")
+        raise ModelError(
+            f"it gives an output of shape {shape} for one input; let it give (n, width) or "
+            "(n, channels, height, width).",
+        )
     if shape[1] == num_classes:
         log.warning(
-            "warning: a model has as many features as there are classes (%d): if they are logits, return the layer "
-            "before them",
+            "warning: a model's output has as many values as there are classes (%d): they are used as the backbone's "
+            "features; if they are logits, return the layer before them",
             num_classes,
         )
     if pools and shape[1] < feature_dim:
-        problem = f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}"
-        raise ModelError(f"{problem}; lower that, or remove {POOLED} from the name")
+        raise ModelError(
+            f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}; lower that, or remove {POOLED} "
+            "from the name"
+        )
     layers["projection"] = nn.AdaptiveAvgPool1d(feature_dim) if pools else nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
 
@@ -147,8 +159,11 @@ def _default_layout(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, .
 def probe(
     module: nn.Module, input_shape: tuple[int, ...], call: Callable[[Tensor], object] | None = None
 ) -> tuple[int, ...]:
-    """The shape of the output of `call` (by default the module) for one input; the module is left unchanged. Raises
-    ModelError if the output is not a tensor."""
+    """The shape of the output of `call` (by default the module) for one input; the module is left unchanged.
+
+    Raises:
+        ModelError: the output is not a tensor.
+    """
     training = module.training
     module.eval()
     try:

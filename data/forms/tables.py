@@ -108,7 +108,10 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
     tables = [part.read([*feature_names, *key_names]) for part in parts]
     sizes = [table.num_rows for table in tables]
     noted_names = first.class_names(label)
-    for part in parts:
+    train_rows = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if not part.is_test:
+            train_rows += size
         if (part.class_names(label) or noted_names) != noted_names:
             raise DataError(
                 f"column {label!r} of {source.name!r} lists other classes in {part.name} than in {first.name}: write "
@@ -120,7 +123,7 @@ def read_tables(source: TableSource, spec: DataSpec, target: Path) -> Samples:
         label,
         spec.columns,
         source.class_names or noted_names,
-        train_rows=sum(size for size, part in zip(sizes, parts, strict=True) if not part.is_test),
+        train_rows=train_rows,
         are_positions=source.are_positions or bool(noted_names),
         independent=spec.independent,
     )

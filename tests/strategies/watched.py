@@ -128,7 +128,7 @@ def watched(settings, seen, grid=LocalGrid):
             trains = kind == "train"
             downloads = self.state.downloads
             key = self.half.download(partition, downloads, self.state.method, server_round + (not trains), trains)
-            has = self.state.held_downloads is not None and self.state.held.has_newest(partition)
+            has = self.state.held_downloads is not None and self.state.held_downloads.has_newest(partition)
             seen.sent[partition, server_round, trains] = None if has else downloads.get(key)
         return whole_messages(self, partitions, kind, server_round, is_last)
 
