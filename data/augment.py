@@ -13,7 +13,11 @@ PADDING = 8  # the padding is a side's length divided by this: 4 of 32 pixels
 
 def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tensor:
     """Mirror each image (n, C, H, W), as stored, with probability 1/2, and then cut a window of its size, at a
-    uniformly random position, from the image padded with zeros. `draws` is on the CPU, so all devices draw alike."""
+    uniformly random position, from the image padded with zeros.
+
+    Args:
+        draws: on the CPU, so that the draws are equal on all devices.
+    """
     n, channels, height, width = images.shape
     if "flip" in augment:
         mirrored = (torch.rand(n, generator=draws) < 0.5).to(images.device)
@@ -31,6 +35,10 @@ def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tenso
 
 
 def refuse_unfit(augment: Augment, axes: int) -> None:
-    """Refuse to flip or crop data other than images; `axes` counts those of one input, 0 for a text."""
+    """Refuse to flip or crop data other than images.
+
+    Args:
+        axes: the number of axes of one input, 0 for a text.
+    """
     if augment != "none" and axes != 3:
         raise DataError(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')

@@ -54,7 +54,11 @@ def cached(cache_dir: Path, key: str, read: Callable[[Path], Samples]) -> Sample
 
 def once(cache_dir: Path, path: Path, load: Callable[[Path], T | None], make: Callable[[Path], T]) -> T:
     """What `load` reads at a path in the cache. If it is missing or damaged, one process calls `make`, which writes it,
-    and the others wait. Raises StorageError if the cache cannot be written."""
+    and the others wait.
+
+    Raises:
+        StorageError: the cache cannot be written. Also whatever `make` raises.
+    """
     content = load(path)
     if content is not None:
         return content

@@ -67,9 +67,10 @@ class InputTransform:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Inputs (n, *shape) of any type to float32; images are stored channels last, which is fastest."""
-        shape = tuple(inputs.shape[1:])
-        if shape != self.shape:
-            raise DataError(f"inputs have the shape {shape}, but the data set has {self.shape}: resize them.")
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise DataError(
+                f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
+            )
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)

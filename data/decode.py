@@ -65,7 +65,8 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
             raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
         if spec.code is None and is_several(data_path):
             raise DataError(
-                f"the data path {data_path!r} names several data sets, but a client has one: name its folder."
+                f"the data path {data_path!r} names several data sets, but a client's own data are one folder: name "
+                "that."
             )
 
     def read(target: Path) -> Samples:
@@ -132,8 +133,12 @@ def _resize(spec: DataSpec, samples: Samples) -> Samples:
 
 @contextmanager
 def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
-    """While inside, errors of the operating system and of Arrow become one sentence about the data set. Raises
-    DataError if the data cannot be read, and OSError if the cache cannot be written."""
+    """While inside, errors of the operating system and of Arrow become one sentence about the data set.
+
+    Raises:
+        DataError: the data cannot be read.
+        OSError: the cache cannot be written.
+    """
     try:
         yield
     except Exception as error:

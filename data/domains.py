@@ -62,7 +62,9 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     for item in items:
         if is_every(item):
             if len(items) > 1:
-                raise DataError(f"dataset lists {item!r} among others, but * stands alone: list its subfolders.")
+                raise DataError(
+                    f"dataset lists {item!r} among others, but * stands alone: list its subfolders instead."
+                )
             domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
         elif is_path(item):
             path = _absolute(item)
@@ -72,7 +74,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     names = [domain.name for domain in domains]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"dataset names two domains {name!r}: rename a folder.")
+            raise DataError(f"dataset names two domains {name!r}: rename a folder, so that each has a name of its own.")
     return tuple(domains)
 
 
@@ -89,7 +91,10 @@ def _subfolders(every: str) -> list[Path]:
     if not folders:
         raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
     if all(path.name in ("train", *TEST_SPLITS) for path in folders):
-        raise DataError(f"the subfolders of {str(root)!r} are the splits of one data set: leave out the /*.")
+        raise DataError(
+            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
+            f"set dataset to {str(root)!r}."
+        )
     return folders
 
 
@@ -228,8 +233,13 @@ def _mix(train_counts: Mapping[str, int], test_counts: Sequence[int]) -> np.ndar
 
 
 def interleaved(counts: Sequence[int]) -> np.ndarray:
-    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion to
-    their `counts`: row j of a table of n rows has the position (j + ½)/n; ties go to the first table."""
+    """The table of each row, (sum of counts,) int64, in an order that takes the rows of several tables in proportion.
+
+    Row j of a table of n rows has the position (j + ½)/n; ties go to the first table.
+
+    Args:
+        counts: rows of each table.
+    """
     sizes = np.asarray(counts, dtype=np.int64)
     tables = np.repeat(np.arange(sizes.size), sizes)
     rows = np.concatenate([np.arange(size) for size in sizes])

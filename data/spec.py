@@ -56,7 +56,11 @@ class DataSpec:
 
 
 def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
-    """The spec of a run; `code` says whether its settings may name a callable, not for a site with its own samples."""
+    """The spec of a run with this number of clients.
+
+    Args:
+        code: whether the run's settings may name a callable; not for a site with its own samples.
+    """
     values: dict[str, Any] = {field.name: getattr(settings, field.name, None) for field in fields(DataSpec)}
     values |= {
         "clients": clients,

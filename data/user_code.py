@@ -17,15 +17,22 @@ USUAL = "dataset"  # the name of a file's callable if the setting names none
 
 @dataclass(frozen=True)
 class OwnCode:
-    """A callable, by `package.module:NAME`, `./file.py` or `./file.py:NAME`: its `name` without a file's folder, the
-    `place` to load it by, and the `digest` of the file's content."""
+    """A callable, by `package.module:NAME`, `./file.py` or `./file.py:NAME`.
+
+    Attributes:
+        name: without a file's folder. place: the name to load it by. digest: of the file's content.
+    """
 
     name: str
     place: str
     digest: str
 
     def __call__(self) -> object:
-        """Call it. Raises CodeError if it cannot be loaded or called, or fails."""
+        """Call it.
+
+        Raises:
+            CodeError: it cannot be loaded or called, or fails.
+        """
         try:
             function = plugins.load(self.place, USUAL)
             if not callable(function):
@@ -38,8 +45,11 @@ class OwnCode:
 
 
 def own_code(name: str) -> OwnCode | None:
-    """The code that a setting names; None if it names none. Nothing is run, because a report calls this, too. Raises
-    CodeError if its file cannot be read."""
+    """The code that a setting names; None if it names none. Nothing is run, because a report calls this, too.
+
+    Raises:
+        CodeError: its file cannot be read.
+    """
     if not plugins.is_plugin(name):
         return None
     try:
@@ -69,8 +79,14 @@ def read_code(code: OwnCode) -> Samples:
 
 def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
     """One Dataset, or one of training and one of test samples, as arrays: `x`, `y`, perhaps `x_test`, `y_test`, and
-    `classes` if the first one has their names. Inputs are tensors or arrays of one shape, or images of PIL's. Raises
-    CodeError, which starts with `source`, if there is no Dataset, or an item cannot be used."""
+    `classes` if the first one has their names. Inputs are tensors or arrays of one shape, or images of PIL's.
+
+    Args:
+        source: the start of an error message, up to the verb.
+
+    Raises:
+        CodeError: there is no Dataset, or an item cannot be used.
+    """
 
     def refusal(problem: str) -> CodeError:
         remedy = "give a torch Dataset of (tensor, int), all of one shape, or a pair of them for training and test"

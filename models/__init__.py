@@ -46,9 +46,15 @@ SMALLEST_SIDE = 8  # pixels
 
 
 def model_names(models: str) -> tuple[str, ...]:
-    """The model names that the setting `models`, comma-separated names and families, stands for; a name that is listed
-    twice is assigned twice. Raises ModelError for an unknown name, or none at all. A `package.module:callable` is
-    imported only by `build`, because only the client that trains it must have it."""
+    """The model names that the setting `models` stands for.
+
+    Args:
+        models: comma-separated names and families; a name that is listed twice is assigned twice.
+
+    Raises:
+        ModelError: an unknown name, or none at all. For a `package.module:callable`, only the form is checked here;
+            `build` imports it, because only the client that trains it must have it.
+    """
     items = [name.strip() for name in models.split(",") if name.strip()]
     if not items:
         raise ModelError(f"models is {models!r}, which names no model; give a family ({', '.join(FAMILIES)}) or names.")
@@ -59,15 +65,21 @@ def model_names(models: str) -> tuple[str, ...]:
 
 
 def model_for(models: str, partition: int) -> str:
-    """The model of one client: the names of `model_names`, assigned round-robin by partition. Raises ModelError like
-    `model_names`."""
+    """The model of one client: the names of `model_names`, assigned round-robin by partition.
+
+    Raises:
+        ModelError: as for `model_names`.
+    """
     names = model_names(models)
     return names[partition % len(names)]
 
 
 def check_model(name: str) -> None:
-    """Refuse a model that no client on this machine can train. Raises ModelError for an unknown name, a family, or a
-    `package.module:callable` that cannot be imported or called."""
+    """Refuse a model that no client on this machine can train.
+
+    Raises:
+        ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
+    """
     _check_name(name)
     if plugins.is_plugin(name) and not reads_text(name):
         _user_callable(name)
@@ -136,15 +148,18 @@ def _check_name(name: str) -> None:
         return
     if ":" in name or plugins.is_file(name):
         if not plugins.is_plugin(name):
-            raise ModelError(f"model {name!r} is not of the form package.module:callable or ./file.py:callable.")
+            raise ModelError(
+                f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
+            )
         return
     from protosphere.models.vision import classifier_names
 
     if name.removesuffix(POOLED) not in classifier_names():
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
-            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join((*SMALL, *FAMILIES))}, "
-            "torchvision's classifiers, hf:<encoder>, package.module:callable and ./file.py:callable."
+            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
+            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
+            "./file.py:callable.",
         )
 
 
@@ -153,9 +168,11 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
     other = any_shape and len(input_shape) not in (0, 3)
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
-        expected = f"images (channels, height, width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or vectors"
-        remedy = "for other shapes write a model, or take a perceptron"
-        raise ModelError(f"inputs have shape {input_shape}; models take {expected}; {remedy}.")
+        raise ModelError(
+            f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
+            "one that you write, or a perceptron.",
+        )
 
 
 def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> Callable[[], object]:
@@ -195,7 +212,9 @@ def _user_callable(name: str) -> Callable[..., object]:
             raise
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}") from error
     if not callable(plugin):
-        raise ModelError(f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}")
+        raise ModelError(
+            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}",
+        )
     make: Callable[..., object] = plugin
     return make
 
@@ -205,8 +224,10 @@ def _refuse_other_types(network: nn.Module) -> None:
     types = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()} - {torch.float32}
     if types:
         name = str(types.pop()).removeprefix("torch.")
-        remedy = 'return it in float32 (on a GPU precision = "bf16" computes in bfloat16)'
-        raise ModelError(f"its weights are {name}, but a client trains in float32; {remedy}.")
+        raise ModelError(
+            f"its weights are {name}, but a client trains in float32; return the module in float32, without .half() or "
+            'similar calls (on a GPU precision = "bf16" computes in bfloat16).'
+        )
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
@@ -230,6 +251,8 @@ def _remedy(name: str) -> str:
     if reads_text(name):
         return "use a text encoder, one that makes hidden states of token ids alone."
     if plugins.is_plugin(name):
-        keywords = "input_shape, num_classes and feature_dim"
-        return f"it must be importable where the client runs and need no arguments but the keywords {keywords}."
+        return (
+            "the callable must be importable where the client runs and need no arguments but the keywords "
+            "input_shape, num_classes and feature_dim."
+        )
     return "use larger images or another model."

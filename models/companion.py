@@ -12,7 +12,12 @@ from protosphere.models.split import SplitModel, WrappedModel
 
 
 class WithCompanion(WrappedModel):
-    """v and w: the client's own model, which predicts and is taken over, and its companion, by default a copy of v."""
+    """v and w: the client's own model, which predicts, and its companion.
+
+    Args:
+        model: v, taken over.
+        companion: w; by default a copy of v.
+    """
 
     def __init__(self, model: SplitModel, companion: SplitModel | None = None) -> None:
         super().__init__(model)
@@ -20,10 +25,15 @@ class WithCompanion(WrappedModel):
 
 
 class Mixture(WithCompanion):
-    """v and its copy w; the model with the mixed weights alpha v + (1 - alpha) w predicts.
+    """v and w of one architecture; the model with the mixed weights alpha v + (1 - alpha) w predicts.
 
-    Gradients reach v and, if `adaptive`, alpha, never w; running statistics are those of v. The caller keeps alpha in
-    [0, 1] during training.
+    Gradients reach v and alpha, never w; running statistics are those of v. The caller keeps alpha in [0, 1] during
+    training.
+
+    Args:
+        model: v, taken over; w is a copy of it.
+        alpha: the initial share of v, in [0, 1].
+        adaptive: whether alpha is a parameter.
     """
 
     def __init__(self, model: SplitModel, alpha: float, adaptive: bool) -> None:
@@ -48,8 +58,13 @@ class Mixture(WithCompanion):
 
 
 class Joined(WithCompanion):
-    """v with d features and w with d' features and its own classifier: the features of both go through a private linear
-    map, initialised by `seed`, whose output is classified (FedMRL)."""
+    """v and w combined: the features of both go through a private linear map, whose output is classified (FedMRL).
+
+    Args:
+        model: v, taken over, with d features.
+        companion: w, with d' features and its own classifier.
+        seed: of the map.
+    """
 
     def __init__(self, model: SplitModel, companion: SplitModel, seed: int) -> None:
         super().__init__(model, companion)

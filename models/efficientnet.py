@@ -28,14 +28,19 @@ def is_efficientnet(name: str) -> bool:
 
 
 def size_of(name: str) -> int:
-    """The side in pixels to which images are resized. Raises ModelError for another size than 32 to 512."""
+    """The side in pixels to which images are resized.
+
+    Raises:
+        ModelError: the query is not a size from 32 to 512.
+    """
     _, separator, query = name.partition("?")
     if not separator:
         return USUAL_SIZE
     match = _QUERY.fullmatch(query)
     if match is None or not SMALLEST <= int(match[1]) <= LARGEST:
-        allowed = f"the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}"
-        raise ModelError(f"the encoder {name!r} has the query {query!r}; {allowed}.")
+        raise ModelError(
+            f"the encoder {name!r} has the query {query!r}; the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}."
+        )
     return int(match[1])
 
 
@@ -49,8 +54,11 @@ def is_installed() -> bool:
 
 
 class EfficientNet(nn.Module):
-    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w). Raises
-    ModelError if the extra is not installed, or inputs are no images of 1 or 3 channels."""
+    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w).
+
+    Raises:
+        ModelError: the extra is not installed, or inputs are no images of 1 or 3 channels.
+    """
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()

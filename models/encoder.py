@@ -53,9 +53,16 @@ CPU = torch.device("cpu")
 class Encoder:
     """Encodes samples: u = R h(x).
 
-    The network is (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged. `fingerprint` is that of name, without
-    the folder of a file or local encoder, weights and R. Raises ModelError if the network returns something else, or
-    two different results for one input.
+    Args:
+        name: as above; the folder of a file or local encoder does not matter.
+        network: (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged.
+        dim: d.
+
+    Attributes:
+        fingerprint: of name, weights and R.
+
+    Raises:
+        ModelError: the network returns something else, or two different results for one input.
     """
 
     def __init__(self, name: str, network: nn.Module, input_shape: tuple[int, ...], dim: int):
@@ -65,13 +72,17 @@ class Encoder:
         self.shape = input_shape
         shape = probe(self.network, input_shape)
         if len(shape) not in (2, 4):
-            expected = "(n, width) or (n, channels, height, width)"
-            raise ModelError(f"the encoder {name!r} gives an output of shape {shape}; let it give {expected}.")
+            raise ModelError(
+                f"the encoder {name!r} gives an output of shape {shape} for one input; let it give (n, width) or (n, "
+                "channels, height, width).",
+            )
         width = shape[1]
         if getattr(network, "ordered", False) is True:
             if dim > width:
-                problem = f"gives {width} features of such inputs, fewer than `feature-dim` {dim}"
-                raise ModelError(f"the encoder {name!r} {problem}; lower that, or name another encoder.")
+                raise ModelError(
+                    f"the encoder {name!r} gives {width} features of such inputs, fewer than `feature-dim` {dim}; "
+                    "lower that, or name another encoder.",
+                )
             self.mixing = torch.eye(dim, width)
         else:
             self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
@@ -79,8 +90,10 @@ class Encoder:
         row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
         once, twice = self._encode_one(row), self._encode_one(row)
         if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
-            problem = "returns different features for the same sample, so its privacy could not be bounded"
-            raise ModelError(f"the encoder {name!r} {problem}; remove random draws and state.")
+            raise ModelError(
+                f"the encoder {name!r} returns different features for the same sample, so the privacy of a sample "
+                "could not be bounded; remove random draws and state.",
+            )
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -93,7 +106,11 @@ class Encoder:
     @torch.no_grad()
     def together(self, inputs: Tensor, device: torch.device = CPU) -> Tensor:
         """As a call, except for the last bits, and faster: all samples in one batch, unless that fails or differs. A
-        GPU with bfloat16 uses it for products, so the last bits differ from a CPU's. (n, d) float32 on the CPU."""
+        GPU with bfloat16 uses it for products, so the last bits differ from a CPU's.
+
+        Returns:
+            (n, d) float32 on the CPU.
+        """
         try:
             features = self._encode_on(device, inputs)
             ends = torch.stack([self._encode_on(device, one)[0] for one in (inputs[:1], inputs[-1:])])
@@ -150,13 +167,19 @@ class Encoder:
 
 
 def check_encoder(name: str) -> None:
-    """Refuse a name that is no encoder's; nothing is loaded. Raises ModelError."""
+    """Refuse a name that is no encoder's; nothing is loaded.
+
+    Raises:
+        ModelError: the name has another form.
+    """
     if is_efficientnet(name):
         size_of(name)
         return
     if name not in (RANDOM, HANDCRAFTED) and not reads_text(name) and not plugins.is_plugin(name):
-        further_forms = "hf:<hub id or path> (as hf:microsoft/resnet-50), package.module:callable or a file"
-        raise ModelError(f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, {further_forms}.")
+        raise ModelError(
+            f"{name!r} is not an encoder: give {', '.join(ABOUT)}, {RANDOM}, hf:<hub id or path> (as "
+            "hf:microsoft/resnet-50), package.module:callable or a file.",
+        )
 
 
 def suggest_encoder() -> str:
@@ -186,7 +209,10 @@ def public_name(name: str) -> str:
 
 def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder:
     """The encoder with this name for inputs of this shape, as models take them; torch's random state is unchanged.
-    Raises ModelError if it is not available, or does not fit the inputs."""
+
+    Raises:
+        ModelError: it is not available, or does not fit the inputs.
+    """
     check_encoder(name)
     make = _maker(name, input_shape)
     try:
@@ -197,8 +223,10 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     except ModelError:
         raise
     except Exception as error:
-        problem = f"the encoder {name!r} does not fit inputs of shape {input_shape}: {words_of(error)}"
-        raise ModelError(f"{problem}; give another encoder.") from error
+        problem = words_of(error)
+        raise ModelError(
+            f"the encoder {name!r} does not fit inputs of shape {input_shape}: {problem}; give another encoder.",
+        ) from error
 
 
 def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
@@ -210,15 +238,19 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         return lambda: EfficientNet(name, input_shape)
     if name in OF_TEXTS and len(input_shape) == 3:
         # check before asking the hub for an encoder that it lacks
-        problem = f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}"
-        raise ModelError(f"{problem}; give one of images, as {EFFICIENTNET if is_installed() else 'dinov2-small'}.")
+        raise ModelError(
+            f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
+            f"{EFFICIENTNET if is_installed() else 'dinov2-small'}."
+        )
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)
     if reads_text(name):
         return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
     plugin = plugins.load(name, USUAL)
     if not callable(plugin):
-        raise ModelError(f"the encoder {name!r} is of type {type(plugin).__name__}; give a callable.")
+        raise ModelError(
+            f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
+        )
     make: Callable[..., object] = plugin
     # a copy: the callable may return the same network again to a model that trains it on private samples
     return lambda: deepcopy(make(input_shape=input_shape))

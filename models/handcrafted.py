@@ -103,7 +103,11 @@ class Fourier(nn.Module):
         self.register_buffer("shifts", 2 * math.pi * drawn_[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any numeric input. Raises TypeError for token ids."""
+        """Any numeric input.
+
+        Raises:
+            TypeError: token ids.
+        """
         if not x.is_floating_point():
             raise TypeError("there are no handcrafted features of texts")
         tamed = x.flatten(1).asinh()

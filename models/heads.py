@@ -17,7 +17,11 @@ SHORTEST = 1e-6
 
 def projection_head(dim: int, dropout: float = 0.1) -> nn.Sequential:
     """g of FedPAGR (section 3.2): Linear(d, 2d), LayerNorm, ReLU, Dropout, Linear(2d, d), LayerNorm; (n, d) -> (n, d).
-    The paper names no probability of dropout."""
+
+    Args:
+        dim: d.
+        dropout: probability in [0, 1); the paper names none.
+    """
     return nn.Sequential(
         OrderedDict(
             widen=nn.Linear(dim, 2 * dim),
@@ -33,8 +37,13 @@ def projection_head(dim: int, dropout: float = 0.1) -> nn.Sequential:
 class ConsensusModel(WrappedModel):
     """ẑ = Normalize(g(f(x))) in the consensus space (FedPAGR, Eq. 1), then W ẑ + b.
 
-    It drops the SplitModel's classifier, in place. Head and classifier are initialised from their own stream of the
-    model's `seed`, equally for all architectures; torch's global random state is unchanged.
+    It drops the SplitModel's classifier. Head and classifier are initialised from their own stream of `seed`, equally
+    for all architectures; torch's global random state is unchanged.
+
+    Args:
+        model: the client's network, f and K; changed in place.
+        seed: the model's.
+        dropout: of the head, in [0, 1).
     """
 
     def __init__(self, model: SplitModel, seed: int, dropout: float = 0.1) -> None:
@@ -58,8 +67,10 @@ class ConsensusModel(WrappedModel):
     def anchor(self, prototypes: PrototypeSet) -> None:
         """Overwrite W_c with the unit prototype of each class given, and b with 0 (FedPAGR, section 3.6), in place.
 
-        Other classes' rows are unchanged. Immediately afterwards, the logits are cosines. Raises ValueError for
-        prototypes of another dimension than d, or a label of K or more.
+        Other classes' rows are unchanged. Immediately afterwards, the logits are cosines.
+
+        Raises:
+            ValueError: prototypes of another dimension than d, or a label of K or more.
         """
         if prototypes.dim != self.feature_dim:
             raise ValueError(
@@ -73,7 +84,12 @@ class ConsensusModel(WrappedModel):
 
 
 class CosineClassifier(nn.Module):
-    """sigma z̄ W_c (FedNH): fixed prototypes W, (K, d) unit rows, and a trained scale sigma."""
+    """sigma z̄ W_c (FedNH): fixed unit prototypes per class, and a trained scale.
+
+    Args:
+        prototypes: W, (K, d) unit rows.
+        scale: the initial sigma.
+    """
 
     prototypes: Tensor
 
@@ -90,8 +106,12 @@ class CosineClassifier(nn.Module):
 class DualClassifierModel(WrappedModel):
     """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 
-    The projection is initialised from its own stream of the model's `seed`; torch's random state is unchanged. The
-    frame's unit vectors, (K, d), are no parameters and not part of the state.
+    The projection is initialised from its own stream of `seed`; torch's random state is unchanged.
+
+    Args:
+        model: any SplitModel.
+        frame: the fixed classifier's unit vectors, (K, d); they are no parameters and not part of the state.
+        seed: the model's.
     """
 
     frame: Tensor

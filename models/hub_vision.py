@@ -15,8 +15,14 @@ class HubVision(nn.Module):
     """(n, C, H, W) from -1 to 1, of 1 or 3 channels -> the mean of the last hidden states: (n, w).
 
     For an encoder of images and texts (CLIP), it is the image half. If the image processor would crop the border, the
-    whole image is resized instead. Raises ModelError if transformers is missing, the encoder or its image processor is
-    not found, or it does not take images.
+    whole image is resized instead.
+
+    Args:
+        name: as above; `?trainable=` is dropped.
+
+    Raises:
+        ModelError: transformers is missing, the encoder or its image processor is not found, or it does not take
+            images.
     """
 
     mean: Tensor
@@ -62,4 +68,6 @@ def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
         return size["height"], size["width"]
     if isinstance(side, int) and side > 0:
         return side, side
-    raise ModelError(f"the image processor of {name!r} has no image size; set `size` in preprocessor_config.json.")
+    raise ModelError(
+        f"the image processor of {name!r} has no image size; set `size` in its preprocessor_config.json.",
+    )

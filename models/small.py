@@ -113,10 +113,16 @@ def resnet8(input_shape: tuple[int, ...], widths: tuple[int, int, int], norm: Ca
 
 
 def image_channels(input_shape: tuple[int, ...]) -> int:
-    """C of (C, H, W). Raises ModelError for a flat input."""
+    """C of (C, H, W).
+
+    Raises:
+        ModelError: the input is flat.
+    """
     if len(input_shape) != 3:
-        problem = f"it takes images, but this data has flat vectors of shape {input_shape}"
-        raise ModelError(f"{problem}; use one of {', '.join(FLAT)}.")
+        raise ModelError(
+            f"it takes images (channels, height, width), but this data has flat vectors of shape {input_shape}; "
+            f"use one of {', '.join(FLAT)}.",
+        )
     return input_shape[0]
 
 

@@ -35,8 +35,12 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class EncoderName:
-    """A parsed model name: the `place`, a hub id or a path, which starts with /, ./, ../ or ~, and how many of the last
-    layers are `trainable`, None for all of the encoder."""
+    """A parsed model name.
+
+    Args:
+        place: a hub id, or a path, which starts with /, ./, ../ or ~.
+        trainable: how many of the last layers are trained; None for the whole encoder.
+    """
 
     place: str
     trainable: int | None = None
@@ -85,17 +89,27 @@ def same_inputs(one: str, other: str) -> bool:
 
 
 def encoder_name(name: str) -> EncoderName:
-    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded. Raises ModelError for
-    another query, an invalid number of layers, no id, or an invalid id."""
+    """Parse `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded.
+
+    Raises:
+        ModelError: another query, an invalid number of layers, no id, or an invalid id.
+    """
     place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
     if separator and key != "trainable":
-        raise ModelError(f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.")
+        raise ModelError(
+            f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
+        )
     if separator and not (value.isascii() and value.isdigit()):
-        raise ModelError(f"model {name!r} asks for {value!r} trainable layers; give a whole number, 0 for none.")
+        raise ModelError(
+            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
+        )
     encoder = EncoderName(place, int(value) if separator else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
-        raise ModelError(f"model {name!r} names no encoder; give {PREFIX}owner/encoder, or {PREFIX}./folder.")
+        raise ModelError(
+            f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
+            "that starts with /, ./, ../ or ~.",
+        )
     return encoder
 
 
@@ -115,13 +129,18 @@ class Tokens:
         object.__setattr__(self, "encoder", encoder_name(self.encoder).place)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1. Raises ModelError if transformers or
-        the tokenizer is missing, or L leaves no room for text."""
+        """n texts -> (n, L) int32 on the CPU; shorter texts are padded with -1.
+
+        Raises:
+            ModelError: transformers or the tokenizer is missing, or L leaves no room for text.
+        """
         tokenizer = _tokenizer(self.encoder)
         special_tokens = tokenizer.num_special_tokens_to_add()
         if self.max_tokens <= special_tokens:
-            problem = f"the tokenizer of {self.encoder!r} adds {special_tokens} tokens to every text"
-            raise ModelError(f"max-tokens is {self.max_tokens}, but {problem}; raise max-tokens.")
+            raise ModelError(
+                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {special_tokens} "
+                "tokens of its own to every text; raise max-tokens.",
+            )
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
             ids = tokenizer(list(texts[start : start + BATCH]), truncation=True, max_length=self.max_tokens).input_ids
@@ -132,8 +151,12 @@ class Tokens:
 
 
 class TextEncoder(nn.Module):
-    """Token ids -> the mean of an encoder's last hidden states over a text's tokens; its pooler, which would never be
-    trained, is removed."""
+    """Token ids -> the mean of an encoder's last hidden states over a text's tokens.
+
+    Args:
+        encoder: a transformers model that takes ids and a mask and returns `last_hidden_state`; its pooler, which would
+            never be trained, is removed.
+    """
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -168,13 +191,21 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
 
     With `?trainable=n`, the last n layers are trained; embeddings, earlier layers and whatever follows the layers are
     frozen. An encoder whose layers share their weights (ALBERT) can only be trained or frozen as a whole. torch's
-    random state is unchanged. `input_shape` is (L,), L = max-tokens. Raises ModelError if transformers is missing; the
-    encoder or tokenizer is unavailable, incomplete, or they do not belong together; more layers or positions are asked
-    for than it has; or the input is no row of tokens.
+    random state is unchanged.
+
+    Args:
+        name: as `encoder_name` reads it.
+        input_shape: (L,), L = max-tokens.
+
+    Raises:
+        ModelError: transformers is missing; the encoder or tokenizer is unavailable, incomplete, or they do not belong
+            together; more layers or positions than it has; an input that is no row of tokens.
     """
     reference = encoder_name(name)
     if len(input_shape) != 1:
-        raise ModelError("it reads text, but this data has images; use an image model, or a data set of texts.")
+        raise ModelError(
+            "it reads text, but this data has images; use an image model, or a data set of texts.",
+        )
     # transformers initialises weights before loading, differently in each version
     with torch.random.fork_rng(devices=[]):
         encoder = pretrained(reference)
@@ -195,10 +226,14 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
     depth = getattr(config, "num_hidden_layers", 0)
     layers = next((m for m in encoder.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
     if layers is None:
-        problem = f"trainable={trainable}, but its layers share their weights or cannot be distinguished"
-        raise ModelError(f"{problem}; use ?trainable=0, or leave it out to train all.")
+        raise ModelError(
+            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be distinguished; "
+            "use ?trainable=0, or leave it out to train all.",
+        )
     if trainable > depth:
-        raise ModelError(f"trainable={trainable} is more than its {depth} layers; use at most {depth}.")
+        raise ModelError(
+            f"trainable={trainable} is more than its {depth} layers; use at most {depth}.",
+        )
     for layer in layers[depth - trainable :]:
         layer.requires_grad_(True)
 
@@ -215,7 +250,9 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
         if isinstance(m, nn.Embedding)
     ] or [getattr(config, "max_position_embeddings", None) or 0]
     if 0 < min(limits) < max_tokens:
-        raise ModelError(f"max-tokens is {max_tokens}, but it has {min(limits)} positions; lower max-tokens.")
+        raise ModelError(
+            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less.",
+        )
 
 
 def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
@@ -224,8 +261,10 @@ def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
     num_embeddings = getattr(get_embeddings(), "num_embeddings", None)
     needed = max(_tokenizer(reference.place).get_vocab().values()) + 1
     if num_embeddings is not None and needed > num_embeddings:
-        problem = f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}"
-        raise ModelError(f"{problem}; save the two that belong together.")
+        raise ModelError(
+            f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}; save the two that belong "
+            "together, or call resize_token_embeddings on the encoder and train it first.",
+        )
 
 
 def pretrained(reference: EncoderName) -> nn.Module:
@@ -236,17 +275,25 @@ def pretrained(reference: EncoderName) -> nn.Module:
         )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
-        problem = f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, as {missing[0]}"
-        raise ModelError(f"{problem}; save it whole with its save_pretrained.")
+        raise ModelError(
+            f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among "
+            "them; save it whole with its save_pretrained.",
+        )
     if getattr(encoder.config, "is_encoder_decoder", False):
-        raise ModelError(f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.")
+        raise ModelError(
+            f"{reference.place!r} is an encoder-decoder model; use an encoder such as BERT.",
+        )
     network: nn.Module = encoder.float()
     return network
 
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str) -> Any:
-    """The tokenizer of a hub id or path, loaded once per process. Raises ModelError if there is none."""
+    """The tokenizer of a hub id or path, loaded once per process.
+
+    Raises:
+        ModelError: there is none.
+    """
     reference = EncoderName(place)
     with loading("tokenizer", reference) as transformers:
 
@@ -277,8 +324,11 @@ def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
 
 @contextmanager
 def loading(what: str, reference: EncoderName) -> Iterator[Any]:
-    """transformers, with its and the hub's messages silenced; its errors become one sentence. Raises ModelError if it
-    is not installed, the folder does not exist, or it raised an error."""
+    """transformers, with its and the hub's messages silenced; its errors become one sentence.
+
+    Raises:
+        ModelError: it is not installed, the folder does not exist, or it raised an error.
+    """
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:

@@ -18,8 +18,15 @@ def classifier_names() -> list[str]:
 
 
 def vision_backbone(name: str, input_shape: tuple[int, ...]) -> nn.Module:
-    """A torchvision network with random weights: (n, C, H, W) -> (n, width) or (n, width, h, w). ViTs need H = W, a
-    multiple of their patch size; their stem is unchanged. Raises ModelError for a flat input."""
+    """A torchvision network with random weights: (n, C, H, W) -> (n, width) or (n, width, h, w).
+
+    Args:
+        name: one of `classifier_names()`.
+        input_shape: (C, H, W). ViTs need H = W, a multiple of their patch size; their stem is unchanged.
+
+    Raises:
+        ModelError: the input is flat.
+    """
     channels = image_channels(input_shape)
     network: nn.Module = torchvision_models.get_model(name, weights=None, **_arguments(name, input_shape))
     _remove_classifier(network)

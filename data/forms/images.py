@@ -33,19 +33,20 @@ def open_image(place: str, stored: Stored) -> Image.Image:
 
     if stored is not None and not isinstance(stored, dict):
         raise DataError(f"{place} holds {type(stored).__name__} where an image belongs: write struct{{bytes, path}}.")
-    stored = stored or {}
-    if stored.get("bytes") is None:
+    content = stored.get("bytes") if stored else None
+    name = _name(place, stored)
+    if content is None:
         # a changed file would not be noticed, and a table could name any file of this machine
-        path = stored.get("path")
+        path = stored.get("path") if stored else None
         what = f"names the file {path!r} where an image belongs" if path else "has no image"
         raise DataError(f"{place} {what}: write its bytes into the table or drop the row, or give a folder of images.")
     try:
-        image = Image.open(io.BytesIO(stored["bytes"]))
+        image = Image.open(io.BytesIO(content))
     except Exception as error:
-        raise _describe_unreadable(place, stored, error) from error
+        raise _describe_unreadable(name, error) from error
     depth = too_deep(image)
     if depth:
-        raise DataError(f"{_name(place, stored)} has pixels of mode {depth} instead of 8 bits per channel: convert it.")
+        raise DataError(f"{name} has pixels of mode {depth}, but images have 8 bits per channel: convert it first.")
     return image
 
 
@@ -55,7 +56,7 @@ def read_pixels(place: str, stored: Stored, grey: bool) -> np.ndarray:
     try:
         pixels = np.asarray(image.convert("L" if grey else "RGB"))
     except Exception as error:
-        raise _describe_unreadable(place, stored, error) from error
+        raise _describe_unreadable(_name(place, stored), error) from error
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -63,22 +64,25 @@ def _name(place: str, stored: Stored) -> str:
     return f"{place} ({stored['path']})" if stored and stored.get("path") else place
 
 
-def _describe_unreadable(place: str, stored: Stored, error: Exception) -> DataError:
+def _describe_unreadable(name: str, error: Exception) -> DataError:
+    from PIL import UnidentifiedImageError
+
     # Pillow raises errors of a dozen classes; this one quotes the address of our buffer
-    is_unknown = type(error).__name__ == "UnidentifiedImageError"
-    reason = "its format is unknown" if is_unknown else f"{type(error).__name__}: {error}"
-    return DataError(f"{_name(place, stored)} is no readable image ({reason}): replace it or drop the row.")
+    unknown = isinstance(error, UnidentifiedImageError)
+    reason = "its format is unknown" if unknown else f"{type(error).__name__}: {error}"
+    return DataError(f"{name} is no readable image ({reason}): replace it or drop the row.")
 
 
 def decode_images(images: Images, target: Path, image_size: int = 0, independent: bool = False) -> np.ndarray:
     """Write images to the array file `target`, (n, C, H, W) uint8: one channel if all are grey, else three.
 
-    Returns the numbers of the rows that were written, (n,) int64.
-
     Args:
         images: their headers are read first, and then their pixels.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
         independent: an unreadable image is left out, and no image decides on the channels: they are three.
+
+    Returns:
+        The numbers of the rows that were written, (n,) int64.
 
     Raises:
         DataError: an unreadable image, or, without `image_size`, images of several sizes.
@@ -95,9 +99,11 @@ def decode_images(images: Images, target: Path, image_size: int = 0, independent
         if not rows:
             size, first = image.size, _name(place, stored)
         if image.size != size and not image_size:
-            sizes = [f"{width}×{height} pixels" for width, height in (image.size, size)]
-            problem = f"{_name(place, stored)} is {sizes[0]}, but {first} is {sizes[1]}"
-            raise DataError(f"{problem}: resize them to one size, or set image-size to it.")
+            raise DataError(
+                f"{_name(place, stored)} is {_describe_size(image.size)} pixels but {first} {_describe_size(size)}: "
+                "the images of a data set must have one size, so resize them first, or set image-size to the one that "
+                "all are brought to."
+            )
         rows.append(row)
         grey = grey and image.mode in GREY
 
@@ -120,6 +126,10 @@ def _is_readable(stored: Stored) -> bool:
     except DataError:
         return False
     return True
+
+
+def _describe_size(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"
 
 
 def read_file(path: str | bytes) -> Stored:

@@ -166,8 +166,10 @@ def numbering(class_names: Sequence[str], are_positions: bool = False) -> Callab
     """The function from a label to its class number; None for a value that is no class.
 
     A name takes precedence over a number. Numbers are class numbers, unless a class name is a whole number other than
-    its position, as with grades (1, 2, 3): then numbers are names. With `are_positions`, stored numbers are class
-    numbers, whatever the names are.
+    its position, as with grades (1, 2, 3): then numbers are names.
+
+    Args:
+        are_positions: whether stored numbers are class numbers, whatever the names are.
     """
     position = {word_of(name): label for label, name in reversed(list(enumerate(class_names)))}
     are_grades = False
@@ -202,12 +204,16 @@ def _name_classes(key: KeyColumn) -> tuple[str, ...]:
     are_whole = all(map(_WHOLE_NUMBER.fullmatch, names))
     stored_numbers = [value for value in key.values if isinstance(value, int | float) and not isinstance(value, bool)]
     if not are_whole and any(value == value for value in stored_numbers):
-        problem = f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits"
-        raise LabelsError(f"{problem}: write all labels alike, or list the classes in classes.txt.")
+        raise LabelsError(
+            f"column {key.name!r} of {key.data_set!r} holds names and numbers, or numbers above 18 digits: write all "
+            "labels alike, or list the classes in classes.txt."
+        )
     count = max(map(int, names)) + 1 if names and are_whole else len(names)
     if count > MOST_CLASSES:
-        problem = f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}"
-        raise LabelsError(f"{problem}: set label-column to that of the classes, or list them in classes.txt.")
+        raise LabelsError(
+            f"column {key.name!r} of {key.data_set!r} would make {count} classes, more than {MOST_CLASSES}: set "
+            "label-column to the one with the classes, or list the classes in classes.txt."
+        )
     return tuple(map(str, range(count))) if are_whole else tuple(names)
 
 

@@ -92,9 +92,11 @@ def _fetch(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
         is_wrapped = type(error).__name__ == "DatasetGenerationError" and error.__cause__
         reason = error.__cause__ if is_wrapped else error
         first_line = (str(reason).strip().splitlines() or ["no reason given"])[0]
-        problem = f"could not be fetched from the Hugging Face hub ({type(reason).__name__}: {first_line})"
-        remedy = "check the name and the network, or set dataset to the path of a local folder with its files"
-        raise DataError(f"data set {hub_id!r} {problem}: {remedy}.") from error
+        raise DataError(
+            f"data set {hub_id!r} could not be fetched from the Hugging Face hub ({type(reason).__name__}: "
+            f"{first_line}): check the name and the network, or set dataset to the path of a local folder (it starts "
+            "with /, ./, ../ or ~) that holds its parquet files or images."
+        ) from error
     return dict(splits)
 
 

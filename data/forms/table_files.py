@@ -82,8 +82,11 @@ def is_string(kind: Any) -> bool:
 
 
 def open_table(path: Path, skips_ragged: bool = False) -> TablePart:
-    """Open a CSV or parquet file; only the header is read now. A CSV row with more or fewer fields than the header is
-    an error, unless `skips_ragged`."""
+    """Open a CSV or parquet file; only the header is read now.
+
+    Args:
+        skips_ragged: whether a CSV row with more or fewer fields than the header is skipped.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -135,13 +138,16 @@ def _csv_header(path: Path) -> list[str]:
     header = header.lstrip(b"\r").partition(b"\r")[0]
     for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if sign in header and b"," not in header:
-            command = f"pandas.read_csv(path, sep={sign.decode()!r}).to_csv(path, index=False)"
             raise DataError(
-                f"{str(path)!r} has {word} between its fields instead of commas: convert it by {command}, with "
-                "decimal=',' where decimals have commas."
+                f"{str(path)!r} has {word} between its fields, but a CSV file has commas: write it anew, as "
+                f"pandas.read_csv(path, sep={sign.decode()!r}).to_csv(path, index=False) does, with decimal=',' in the "
+                "first where decimals have commas."
             )
     if header.rstrip().endswith(b","):
-        raise DataError(f"{str(path)!r} has a comma at the end of its header: remove it there and from all rows.")
+        raise DataError(
+            f"{str(path)!r} has a comma at the end of its header, so that its last column has no name: remove the "
+            "commas at the ends of its rows."
+        )
     try:
         # rows are checked when they are read
         with _open_csv(path, (), skips_ragged=True) as reader:
@@ -192,5 +198,7 @@ def _describe_csv_error(path: Path, error: Exception) -> DataError:
         return DataError(f"{place} is not UTF-8: save the file in UTF-8.")
     if "Empty CSV file" in reason:
         return DataError(f"{place} is empty: write a header and rows, or remove it.")
-    remedy = f"close each quote, and keep rows below {_BLOCK_BYTES} bytes"
-    return DataError(f"{place} cannot be read as CSV ({type(error).__name__}): {remedy}.")
+    return DataError(
+        f"{place} cannot be read as CSV ({type(error).__name__}): write it anew; perhaps a quote lacks its end, or a "
+        f"row has more than {_BLOCK_BYTES} bytes."
+    )

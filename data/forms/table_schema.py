@@ -133,7 +133,12 @@ class TableSchema:
 
     @classmethod
     def fit(cls, name: str, table: pyarrow.Table, train_rows: int) -> TableSchema:
-        """Derive the schema from all rows of the table of the data set `name`; training samples come first."""
+        """Derive the schema from all rows of a table.
+
+        Args:
+            name: the data set's, for messages.
+            train_rows: the number of training samples, which come first.
+        """
         for column in table.column_names:
             if column in UNNAMED:
                 raise DataError(
@@ -145,8 +150,14 @@ class TableSchema:
     def encode(
         self, name: str, table: pyarrow.Table, train_rows: int, first: int = 0, independent: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The features of the rows from `first`, (n, F) float32 with NaN for a missing number; and which are usable,
-        (n,) bool. An invalid cell is an error, unless rows are `independent`."""
+        """The features of rows, (n, F) float32 with NaN for a missing number; and which rows are usable, (n,) bool.
+
+        Args:
+            name, train_rows: as in `fit`.
+            table: some rows of all columns.
+            first: the number of the first row.
+            independent: an invalid cell makes its row unusable instead of raising an error.
+        """
         parts = [np.zeros((table.num_rows, 0), np.float32)]
         usable = np.ones(table.num_rows, dtype=bool)
         for column in self.columns:
@@ -173,11 +184,11 @@ class TableSchema:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_schema = False
         if not is_schema:
-            form = (
-                '{"columns": [{"name": ..., "kind": "number" or "category", "values": [...], "missing": false}, ...]}'
+            raise DataError(
+                f'{str(path)!r} does not name columns as {{"columns": [{{"name": ..., "kind": "number" or "category", '
+                '"values": [...], "missing": true or false}, ...]}, each once: have `protosphere data '
+                "--export-columns FILE` write it."
             )
-            remedy = "write it by `protosphere data --export-columns FILE`"
-            raise DataError(f"{str(path)!r} does not name columns, each once, as {form}: {remedy}.")
         return cls(columns)
 
     def save(self, path: Path) -> None:
@@ -207,9 +218,9 @@ def _describe_wrong_cell(place: str, kind: str, value: Any) -> DataError:
         )
     remedy = ""
     if is_empty:
-        remedy = ', or let it say "missing": true'
+        remedy = f', or set "missing": true for the column in {SCHEMA}'
     elif kind != NUMBER:
-        remedy = ', or add it to the "values" there'
+        remedy = f', or add the value to "values" in {SCHEMA}'
     return DataError(f"there is {what} in {place}, which {SCHEMA} does not allow: correct the row{remedy}.")
 
 
@@ -230,8 +241,10 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
         return Column(column, NUMBER, missing=bool(missing.any()))
     if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
         sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
-        problem = f"numbers with {sign} in the column {column!r}, such as {texts[0]!r}"
-        raise DataError(f"{name!r} has {problem}: write them as plain numbers with a point.")
+        raise DataError(
+            f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
+            "numbers with a point."
+        )
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         raise DataError(
             f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
@@ -253,8 +266,10 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
         remedy = "correct that cell, or empty it where it has no value"
         if is_number(word.replace(",", ".", 1)):
             remedy = "write decimals with a point, and nothing between thousands"
-        place = f"{place_of(name, row, train_rows)}, in the column {column!r}"
-        raise DataError(f"there is {word!r} in {place} of numbers: {remedy}; a category needs a {SCHEMA}.")
+        raise DataError(
+            f"there is {word!r} in {place_of(name, row, train_rows)}, in the column {column!r}, whose other values are "
+            f"numbers: {remedy}; a category of all these values needs a {SCHEMA}."
+        )
 
 
 def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table]) -> None:
@@ -265,8 +280,10 @@ def refuse_odd_types(name: str, tables: Sequence[pyarrow.Table]) -> None:
         for column, kind in zip(table.schema.names, table.schema.types, strict=True):
             is_number_type = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
             if not (is_number_type or types.is_boolean(kind) or is_string(kind) or types.is_null(kind)):
-                problem = f"has {kind} in the column {column!r}, but features are numbers and strings"
-                raise DataError(f"{name!r} {problem}: convert it, or name the columns to use in {SCHEMA}.")
+                raise DataError(
+                    f"{name!r} has {kind} in the column {column!r}, but features are numbers and strings: write it as "
+                    f"one of them, or name the columns to use in {SCHEMA}."
+                )
 
 
 # --- cells, whatever their type --------------------------------------------------------------------------------------

@@ -182,8 +182,10 @@ def _feature_names(source: TableSource, schema: TableSchema | None, key_names: S
         names = [column.name for column in schema.columns]
         for name in names:
             if name in key_names:
-                problem = f"has the feature {name!r}, which is the column of labels, groups or sites"
-                raise DataError(f"{SCHEMA} of {source.name!r} {problem}: remove it.")
+                raise DataError(
+                    f"{SCHEMA} of {source.name!r} has the feature {name!r}, which is its column of labels, groups or "
+                    "sites: remove it."
+                )
         return names
     first = source.parts[0]
     known_names = set(first.names)
@@ -202,8 +204,10 @@ def _refuse_lacking(data_set: str, parts: Sequence[TablePart], names: Sequence[s
         present = set(part.names)
         for name in names:
             if name not in present:
-                problem = f"has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}"
-                raise DataError(f"{data_set!r} {problem}: give all tables the columns of the first, or of {SCHEMA}.")
+                raise DataError(
+                    f"{data_set!r} has no column {name!r} in {part.name}; its columns are {', '.join(part.names)}: "
+                    f"give all tables the columns of the first, or of {SCHEMA}."
+                )
 
 
 def _read_numbers(

@@ -20,8 +20,12 @@ class Texts:
 
     @classmethod
     def open(cls, folder: Path) -> Texts:
-        """Open what write_texts has written to `folder`. Raises OSError if it does not exist, and ValueError if it
-        is incomplete."""
+        """Open what write_texts has written to `folder`.
+
+        Raises:
+            OSError: it does not exist.
+            ValueError: it is incomplete.
+        """
         bounds = np.load(folder / BOUNDS)
         size = int(bounds.max(initial=0))
         if (folder / CONTENT).stat().st_size != size:

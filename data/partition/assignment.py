@@ -60,8 +60,11 @@ class Assignment:
 
 
 def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, single: bool = False) -> Assignment:
-    """The assignment of `data`, stored in the cache; the first process computes it, others wait. If it is `single`, one
-    client has all rows as its own, and no partitioner runs."""
+    """The assignment of `data`, stored in the cache; the first process computes it, others wait.
+
+    Args:
+        single: whether a single client has all rows as its own, and no partitioner runs.
+    """
     if single and spec.shared_test_share:
         raise DataError(
             "a client with its own data-path cannot give samples to the ensemble's shared test set; set "
@@ -179,8 +182,10 @@ def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpe
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     units = stratified_split(pool.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not units.size:
-        share = f"shared-test-share = {spec.shared_test_share} of {among.size} samples"
-        raise DataError(f"{share} gives the shared test set no sample: raise it, or max-samples.")
+        raise DataError(
+            f"shared-test-share = {spec.shared_test_share} of {among.size} samples gives the shared test set no "
+            "sample: raise it, or max-samples."
+        )
     return pool.rows_of(fresh[units])
 
 
@@ -199,8 +204,10 @@ def _refuse_official(data: Samples) -> None:
     rows = np.flatnonzero(np.isin(test, train))
     if rows.size:
         first = int(np.flatnonzero(train == test[rows[0]])[0])
-        problem = f"row {rows[0]} of the test table of {data.name!r} has the group of row {first} of the train table"
-        raise DataError(f'{problem}: drop the rows of that group from one of them, or set split = "pooled".')
+        raise DataError(
+            f"row {rows[0]} of the test table of {data.name!r} has the group of row {first} of the train table: drop "
+            'the rows of that group from one of them, or set split = "pooled", where each client splits its own groups.'
+        )
 
 
 def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows: Assignment) -> None:
@@ -209,10 +216,10 @@ def _refuse_untested(data: Samples, pool: np.ndarray, official: np.ndarray, rows
     names = ", ".join(repr(data.class_names[label]) for label in only_tested[:_MOST_LISTED])
     names += ", …" if only_tested.size > _MOST_LISTED else ""
     if official.size and not any(part.size for part in rows.test):
-        classes = f" ({names} are in the test table alone)" if names else ""
         raise DataError(
-            f"no client can be tested: no official test sample of data set {data.name!r} is of a class that a client "
-            f'holds{classes}; correct the labels of the test table, or set split = "pooled".'
+            f"no client can be tested: of the {official.size} official test samples of data set {data.name!r} none is "
+            f"of a class that a client holds{f' ({names} are in the test table alone)' * bool(names)}; correct the "
+            'labels of the test table, or set split = "pooled".'
         )
     if only_tested.size:
         logging.getLogger("protosphere").warning(

@@ -65,8 +65,13 @@ def secret_split(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Train, test and validation units: a unit's side is HMAC-SHA256(secret, content of its rows) / 2^256.
 
-    No row affects another. Shares hold only on average, and copies are on one side. The secret has hexadecimal digits,
-    and the units of each side are sorted.
+    No row affects another. Shares hold only on average, and copies are on one side.
+
+    Args:
+        secret: in hexadecimal digits.
+
+    Returns:
+        Three sorted arrays of units.
     """
     key, hashes = bytes.fromhex(secret), content_hashes(pool.samples.inputs, pool.rows)
     owners = np.arange(len(pool.rows)) if pool.unit_of_row is None else pool.unit_of_row
